@@ -1,0 +1,187 @@
+"""The public functions: they validate, choose a backend and call its operator."""
+
+import math
+import numbers
+
+import torch
+from torch import Tensor
+
+from gma_kernels.backends import choose_backend
+from gma_kernels.ops import forward_operator, weights_operator
+from gma_kernels.reference import PRIORS, accumulation_dtype
+
+LARGEST_HEAD = 256
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def gaussian_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    *,
+    prior: str = "gaussian",
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    seed: int | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Attention with a learned position prior: softmax_j(scale · q·k_j + log prior(j; center, width)) @ value.
+
+    Row i sees the source positions j = 1 … visible_i and nothing else; one that sees nothing gives zeros.
+    Differentiable in query, key, value, center and width.
+
+    Args:
+        query: [B, H, T, D]. float32, float16, bfloat16 or float64; key and value have the same dtype.
+        key: [B, H, S, D]. Any outer strides, last stride 1; so for query and value.
+        value: [B, H, S, Dv].
+        center: [B, 1 or H, T]. Aligned source position of each row, 1-based; 1 = shared by the heads.
+            float32, or float64 if query is; so for width.
+        width: [B, 1 or H, T]. Standard deviation of the prior, positive.
+        visible: int32 [B, 1 or H, T]. How many leading source positions each row may use; more than S counts as S.
+            Padding is expressed here: right-padded keys by the sentence length, padded rows by 0.
+        prior: 'gaussian' −½((j−c)/w)²; 'laplace' −√2·|j−c|/w (the Gaussian's standard deviation); 'linear'
+            log max(2⁻¹⁰, 1 − |j−c|/(2w)); 'none'. Laplace and linear are our reading of the paper's ablation, which
+            does not define them. Widths below 2⁻⁴⁰ act as 2⁻⁴⁰.
+        scale: factor of the dot products; None means D^−½.
+        dropout_p: probability of dropping a normalised weight.
+        seed: of the dropout; an int, a 0-d int64 tensor on query's device, or None to draw one from torch.
+        backend: 'auto', or the name of one to be used or refused; see `backends()`.
+
+    Returns:
+        [B, H, T, Dv], dense in [B, T, H, Dv] memory.
+    """
+    _check_tensors(query, key, center, width, visible)
+    _check_value(query, key, value)
+    index, scale = _check_settings(query, prior, scale)
+    drop_seed = _dropout_seed(query, dropout_p, seed)
+    operator = forward_operator(choose_backend(backend, query.device.type))
+    return operator(query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    *,
+    prior: str = "gaussian",
+    scale: float | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The weights `gaussian_attention` uses, before dropout: [B, H, T, S] in query's dtype, 0 past `visible`.
+
+    For looking at and for losses on alignments: differentiable, and of size T×S by nature. Arguments as there.
+    """
+    _check_tensors(query, key, center, width, visible)
+    index, scale = _check_settings(query, prior, scale)
+    operator = weights_operator(choose_backend(backend, query.device.type))
+    return operator(query, key, center, width, visible, index, scale)
+
+
+def _check_tensors(query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor) -> None:
+    _check_heads("query", query, "[B, H, T, D]")
+    if query.dtype not in DTYPES:
+        raise TypeError(f"query has dtype {query.dtype}; expected one of {', '.join(map(str, DTYPES))}")
+    batch, heads, _, size = query.shape
+    if not heads:
+        raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one head in [B, H, T, D]")
+    if not 1 <= size <= LARGEST_HEAD:
+        raise ValueError(f"query has D = {size}; expected 1 to {LARGEST_HEAD}: split it over more heads")
+    _check_heads("key", key, "[B, H, S, D]")
+    _check_like_query("key", key, query)
+    if key.shape[:2] != query.shape[:2] or key.shape[3] != size:
+        raise ValueError(f"key has shape {tuple(key.shape)}; expected [{batch}, {heads}, S, {size}] to fit query")
+    real = accumulation_dtype(query.dtype)
+    _check_rows("center", center, query, real)
+    _check_rows("width", width, query, real)
+    _check_rows("visible", visible, query, torch.int32)
+
+
+def _check_value(query: Tensor, key: Tensor, value: Tensor) -> None:
+    _check_heads("value", value, "[B, H, S, Dv]")
+    _check_like_query("value", value, query)
+    if value.shape[:3] != key.shape[:3]:
+        batch, heads, keys, _ = key.shape
+        raise ValueError(f"value has shape {tuple(value.shape)}; expected [{batch}, {heads}, {keys}, Dv] to fit key")
+    if not 1 <= value.shape[3] <= LARGEST_HEAD:
+        raise ValueError(f"value has Dv = {value.shape[3]}; expected 1 to {LARGEST_HEAD}: split it over more heads")
+
+
+def _check_heads(name: str, x: Tensor, layout: str) -> None:
+    _check_is_tensor(name, x)
+    if x.dim() != 4:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 4 dimensions {layout}")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: use {name}.to_dense()")
+    if x.shape[3] > 1 and x.stride(3) != 1:
+        raise ValueError(f"{name} has last stride {x.stride(3)}; expected 1: pass {name}.contiguous()")
+
+
+def _check_like_query(name: str, x: Tensor, query: Tensor) -> None:
+    if x.dtype != query.dtype:
+        raise TypeError(f"{name} has dtype {x.dtype}; expected {query.dtype} like query")
+    if x.device != query.device:
+        raise ValueError(f"{name} is on {x.device}; expected {query.device} like query")
+
+
+def _check_rows(name: str, x: Tensor, query: Tensor, dtype: torch.dtype) -> None:
+    _check_is_tensor(name, x)
+    batch, heads, rows, _ = query.shape
+    if x.dim() != 3 or x.shape[0] != batch or x.shape[2] != rows or (x.shape[1] != 1 and x.shape[1] != heads):
+        shape = f"[{batch}, {heads}, {rows}]" if heads == 1 else f"[{batch}, 1 or {heads}, {rows}]"
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {shape} to fit query")
+    if x.dtype != dtype:
+        raise TypeError(f"{name} has dtype {x.dtype}; expected {dtype} for a query of {query.dtype}")
+    if x.device != query.device:
+        raise ValueError(f"{name} is on {x.device}; expected {query.device} like query")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: use {name}.to_dense()")
+
+
+def _check_is_tensor(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+
+
+def _check_settings(query: Tensor, prior: str, scale: float | None) -> tuple[int, float]:
+    """The prior's number and the scale to use."""
+    if prior not in PRIORS:
+        raise ValueError(f"prior is {prior!r}; expected one of {', '.join(map(repr, PRIORS))}")
+    if scale is None:
+        return PRIORS.index(prior), query.shape[3] ** -0.5
+    if not _is_number(scale):
+        raise TypeError(f"scale is a {type(scale).__name__}; expected a number or None for D^-0.5")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale is {scale}; expected a finite number or None for D^-0.5")
+    return PRIORS.index(prior), float(scale)
+
+
+def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) -> Tensor | None:
+    """The seed as the operators take it: a 0-d int64 tensor, or None without dropout."""
+    if not _is_number(dropout_p):
+        raise TypeError(f"dropout_p is a {type(dropout_p).__name__}; expected a number, 0 <= dropout_p < 1")
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"dropout_p is {dropout_p}; expected 0 <= dropout_p < 1")
+    if isinstance(seed, Tensor):
+        if seed.dim() != 0 or seed.dtype != torch.int64:
+            raise ValueError(f"seed has shape {tuple(seed.shape)} and dtype {seed.dtype}; expected a 0-d int64 tensor")
+        if seed.device != query.device:
+            raise ValueError(f"seed is on {seed.device}; expected {query.device} like query")
+    elif seed is not None:
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise TypeError(f"seed is a {type(seed).__name__}; expected an int, a 0-d int64 tensor or None")
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed is {seed}; expected a 64-bit integer")
+    if dropout_p == 0.0:
+        return None
+    if seed is None:
+        return torch.randint(2**63 - 1, (), device=query.device)
+    return seed if isinstance(seed, Tensor) else torch.tensor(seed, device=query.device)
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, numbers.Real) and not isinstance(x, bool)

@@ -1,0 +1,228 @@
+"""The mathematics in plain PyTorch: the oracle every other backend is compared with.
+
+Nothing here is fused and everything of size T×S is materialised. Forward and backward are written out as in
+gma_kernels/README.md and consist of differentiable PyTorch operations only, which is what makes double backward work.
+Low-precision inputs are computed in float32, float64 in float64.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gma_kernels.philox import dropout_scale
+
+# a prior's number in the operators' schemas is its index here
+PRIORS = ("gaussian", "laplace", "linear", "none")
+
+# widths below this act as this: the prior is one-hot long before, and 1/w² must stay finite in float32
+SMALLEST_WIDTH = 2.0**-40
+# |peak − center| is limited to this many widths, so that no factor of the log-prior overflows
+LARGEST_OFFSET = 2.0**80
+# where the linear prior stops falling
+LINEAR_FLOOR = 2.0**-10
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class Prior:
+    """The log-prior of every (row, position) and its derivatives, relative to the row's peak.
+
+    The peak is the visible position nearest the center. Softmax ignores a shift of the row, and taking the shift out
+    by algebra instead of subtraction keeps every digit when a center is huge or a width tiny.
+
+    position: [S], 1-based. center, width, visible: [B, 1 or H, T]; rows that see nothing must hold harmless values.
+    """
+
+    def __init__(self, name: str, position: Tensor, center: Tensor, width: Tensor, visible: Tensor):
+        self.name = name
+        peak = torch.minimum(center.detach().round().clamp(min=1), visible.clamp(min=1).to(center.dtype))
+        self.narrow = (width < SMALLEST_WIDTH)[..., None]
+        width = width.clamp(min=SMALLEST_WIDTH)
+        limit = width.detach() * LARGEST_OFFSET
+        self.steps = position - peak[..., None]  # j − peak, exact small integers
+        self.offset = (peak - center).clamp(-limit, limit)[..., None]  # peak − center
+        self.inverse = 1.0 / width[..., None]
+
+    def log(self) -> Tensor:
+        """[B, 1 or H, T, S]"""
+        if self.name == "gaussian":
+            return -(self.steps * self.inverse) * ((0.5 * self.steps + self.offset) * self.inverse)
+        if self.name == "laplace":
+            return -math.sqrt(2) * self.inverse * self._excess_distance()
+        if self.name == "linear":
+            return torch.log(self._linear_height().clamp(min=LINEAR_FLOOR))
+        return torch.zeros_like(self.steps)
+
+    def by_center(self) -> Tensor:
+        """∂ log-prior / ∂ center, up to a constant in j. [B, 1 or H, T, S]"""
+        if self.name == "gaussian":
+            return self.steps * self.inverse * self.inverse
+        if self.name == "laplace":
+            sign = torch.sign(self.steps + self.offset) - torch.sign(self.offset)
+            return math.sqrt(2) * self.inverse * sign
+        if self.name == "linear":
+            height = self._linear_height()
+            slope = torch.sign(self.steps + self.offset) * (0.5 * self.inverse) / height.clamp(min=LINEAR_FLOOR)
+            return torch.where(height > LINEAR_FLOOR, slope, 0.0)
+        return torch.zeros_like(self.steps)
+
+    def by_width(self) -> Tensor:
+        """∂ log-prior / ∂ width, up to a constant in j. [B, 1 or H, T, S]"""
+        if self.name == "gaussian":
+            slope = -2.0 * self._finite_log() * self.inverse
+        elif self.name == "laplace":
+            slope = -1.0 * self._finite_log() * self.inverse
+        elif self.name == "linear":
+            height = self._linear_height()
+            distance = torch.abs(self.steps + self.offset)
+            slope = distance * self.inverse * (0.5 * self.inverse) / height.clamp(min=LINEAR_FLOOR)
+            slope = torch.where(height > LINEAR_FLOOR, slope, 0.0)
+        else:
+            return torch.zeros_like(self.steps)
+        return torch.where(self.narrow, 0.0, slope)
+
+    def _finite_log(self) -> Tensor:
+        # ±∞ by overflow stands only where the weight is 0, and 0·∞ would be NaN
+        return self.log().clamp(-1e30, 1e30)
+
+    def _excess_distance(self) -> Tensor:
+        """|j − center| − |peak − center| without cancellation."""
+        sign = torch.where(self.offset < 0, -1.0, 1.0)
+        return torch.maximum(sign * self.steps, -sign * self.steps - 2.0 * self.offset.abs())
+
+    def _linear_height(self) -> Tensor:
+        return 1.0 - 0.5 * torch.abs(self.steps + self.offset) * self.inverse
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    seed: Tensor | None,
+    prior: str,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    """Context [B, H, T, Dv], and the log of each row's normaliser [B, H, T], −∞ where nothing is visible."""
+    posterior, normaliser = _posterior(query, key, center, width, visible, prior, scale)
+    if seed is not None:
+        posterior = posterior * dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
+    context = posterior @ value.to(posterior.dtype)
+    return rows_before_heads(context.to(query.dtype)), normaliser
+
+
+def weights(
+    query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, scale: float
+) -> Tensor:
+    """The posterior β. [B, H, T, S]"""
+    return _posterior(query, key, center, width, visible, prior, scale)[0].to(query.dtype)
+
+
+def backward(
+    grad_context: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    seed: Tensor | None,
+    prior: str,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, center and width, each in its own shape."""
+    posterior, _ = _posterior(query, key, center, width, visible, prior, scale)
+    grad_context = grad_context.to(posterior.dtype)
+    grad_posterior = grad_context @ value.to(posterior.dtype).mT
+    dropped = posterior
+    if seed is not None:
+        keep = dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
+        grad_posterior = grad_posterior * keep
+        dropped = posterior * keep
+    grad_value = rows_before_heads((dropped.mT @ grad_context).to(value.dtype))
+    by_input = _backward_posterior(grad_posterior, posterior, query, key, center, width, visible, prior, scale)
+    grad_query, grad_key, grad_center, grad_width = by_input
+    return grad_query, grad_key, grad_value, grad_center, grad_width
+
+
+def weights_backward(
+    grad_weights: Tensor,
+    posterior: Tensor,
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    prior: str,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, center and width through the posterior itself."""
+    dtype = accumulation_dtype(query.dtype)
+    return _backward_posterior(
+        grad_weights.to(dtype), posterior.to(dtype), query, key, center, width, visible, prior, scale
+    )
+
+
+def rows_before_heads(x: Tensor) -> Tensor:
+    """The same [B, H, N, D] values, dense in [B, N, H, D] memory: the layout of every output of the operators."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _posterior(
+    query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, scale: float
+) -> tuple[Tensor, Tensor]:
+    """β in the accumulation dtype [B, H, T, S], and the log of its normaliser [B, H, T]."""
+    dtype = accumulation_dtype(query.dtype)
+    position = _positions(key, dtype)
+    blind = visible <= 0
+    log_prior = Prior(prior, position, *_harmless(blind, center, width), visible.clamp(max=key.shape[2])).log()
+    logits = (query.to(dtype) * scale) @ key.to(dtype).mT + log_prior
+    # a row that sees nothing keeps position 1, so that its softmax and gradients are finite, and is zeroed afterwards
+    hidden = position > visible.clamp(min=1)[..., None]
+    logits = logits.masked_fill(hidden, -math.inf)
+    posterior = torch.softmax(logits, dim=-1).masked_fill(blind[..., None], 0.0)
+    normaliser = torch.logsumexp(logits.detach(), dim=-1).masked_fill(blind, -math.inf)
+    return posterior, normaliser
+
+
+def _backward_posterior(
+    grad_posterior: Tensor,
+    posterior: Tensor,
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    prior: str,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype = posterior.dtype
+    grad_logits = posterior * (grad_posterior - (posterior * grad_posterior).sum(dim=-1, keepdim=True))
+    grad_query = rows_before_heads((scale * (grad_logits @ key.to(dtype))).to(query.dtype))
+    grad_key = rows_before_heads((scale * (grad_logits.mT @ query.to(dtype))).to(key.dtype))
+    harmless = _harmless(visible <= 0, center, width)
+    slopes = Prior(prior, _positions(key, dtype), *harmless, visible.clamp(max=key.shape[2]))
+    grad_center = (grad_logits * slopes.by_center()).sum(dim=-1)
+    grad_width = (grad_logits * slopes.by_width()).sum(dim=-1)
+    return grad_query, grad_key, _sum_shared_heads(grad_center, center), _sum_shared_heads(grad_width, width)
+
+
+def _positions(key: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.arange(1, key.shape[2] + 1, dtype=dtype, device=key.device)
+
+
+def _harmless(blind: Tensor, center: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Center and width with rows that see nothing, whose values may be anything, set to 1."""
+    return torch.where(blind, 1.0, center), torch.where(blind, 1.0, width)
+
+
+def _sum_shared_heads(grad: Tensor, like: Tensor) -> Tensor:
+    """[B, H, T] summed over heads if the heads share one value."""
+    return grad.sum(dim=1, keepdim=True) if like.shape[1] == 1 and grad.shape[1] > 1 else grad.contiguous()
