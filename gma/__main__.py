@@ -1,0 +1,5 @@
+"""`python -m gma` is the `gma` command."""
+
+from gma.cli import main
+
+main()

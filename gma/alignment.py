@@ -1,0 +1,139 @@
+"""Where each target word looks: aligned positions, prior widths and how much source each row may use (paper, 3.1).
+
+Δp_i = exp(v · tanh(W q_i))      p_i = p_{i−1} + Δp_i, p_0 = 1      g_i = ⌊p_i + δ⌋          (Eq. 7–9)
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+WIDTH_RULES = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3, "predicted": None}
+POSITIONS = ("incremental", "absolute")
+CONVENTIONS = ("paper", "reference")
+
+# keeps exp() finite: e¹⁵ is three million source words in one step
+LARGEST_EXPONENT = 15.0
+PREDICTED_WIDTH_RANGE = (0.1, 1e4)
+# the authors' code clamps its 0-based positions to this, never to the source length
+REFERENCE_RANGE = (0.9, 1100.0)
+
+
+class Alignment(NamedTuple):
+    """The prior of every target row. All [B, 1 or H, T]; positions are 1-based.
+
+    `position` is the running sum behind `center`, in float64 and neither rounded nor clamped: pass
+    `position[..., -1]` as `previous` to `align` to go on from the last row.
+    """
+
+    center: Tensor
+    width: Tensor
+    visible: Tensor
+    position: Tensor | None = None
+
+
+class PositivePredictor(nn.Module):
+    """exp(v · tanh(W q)), no biases (Eq. 8): one positive number per row, or one per row and head.
+
+    Always computed in float32 (float64 for float64): under autocast, bfloat16 positions would drift by whole words.
+    """
+
+    def __init__(self, embed_dim: int, outputs: int, device=None, dtype=None):
+        super().__init__()
+        self.hidden = nn.Linear(embed_dim, embed_dim, bias=False, device=device, dtype=dtype)
+        self.output = nn.Linear(embed_dim, outputs, bias=False, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.hidden.weight)
+        nn.init.xavier_uniform_(self.output.weight)
+
+    def forward(self, scaled_query: Tensor) -> Tensor:
+        """[B, T, E] → [B, 1 or H, T]"""
+        dtype = torch.float64 if scaled_query.dtype == torch.float64 else torch.float32
+        with torch.autocast(scaled_query.device.type, enabled=False):
+            hidden = torch.tanh(nn.functional.linear(scaled_query.to(dtype), self.hidden.weight.to(dtype)))
+            exponent = nn.functional.linear(hidden, self.output.weight.to(dtype))
+            return exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp().transpose(1, 2)
+
+
+class Aligner(nn.Module):
+    """Predicts the alignment of every row from the scaled queries of all heads together.
+
+    Args:
+        outputs: 1 if the heads share one alignment, else the number of heads.
+        width_rule: the prior's width: 'whole' p, 'half' p/2 (the paper's), 'third' p/3, or 'predicted' by its own
+            MLP, clamped to [0.1, 10⁴] (our reading; the paper does not define it).
+        positions: 'incremental' (the paper's), or 'absolute' p = 1 + exp(…): not monotone, never uses |x| (our reading).
+        convention: 'paper', or 'reference' for what the authors' code does: the first step is zero, positions are
+            clamped, the width comes from the 0-based position, and ⌈·⌉ counts the source words.
+    """
+
+    def __init__(self, embed_dim, outputs, delta, width_rule, positions, convention, device=None, dtype=None):
+        super().__init__()
+        _check_choice("width_rule", width_rule, WIDTH_RULES)
+        _check_choice("positions", positions, POSITIONS)
+        _check_choice("convention", convention, CONVENTIONS)
+        self.delta = checked_delta(delta)
+        self.width_rule, self.positions, self.convention = width_rule, positions, convention
+        self.step = PositivePredictor(embed_dim, outputs, device, dtype)
+        self.width = PositivePredictor(embed_dim, outputs, device, dtype) if width_rule == "predicted" else None
+
+    def reset_parameters(self) -> None:
+        self.step.reset_parameters()
+        if self.width is not None:
+            self.width.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return (
+            f"delta={self.delta}, width_rule={self.width_rule!r}, "
+            f"positions={self.positions!r}, convention={self.convention!r}"
+        )
+
+    def forward(self, scaled_query: Tensor, source_lengths: Tensor, previous: Tensor | None = None) -> Alignment:
+        """scaled_query: [B, T, E]; source_lengths: [B]; previous: [B, 1 or H], the position before the first row."""
+        position = self._positions(self.step(scaled_query), previous)
+        dtype = torch.float64 if scaled_query.dtype == torch.float64 else torch.float32
+        # 0-based in the authors' code, 1-based in the paper: the width depends on it
+        counted_from_zero = self.convention == "reference"
+        place = (position - 1.0).clamp(*REFERENCE_RANGE) if counted_from_zero else position
+        center = (place + 1.0 if counted_from_zero else place).to(dtype)
+        if self.width is None:
+            width = (place * WIDTH_RULES[self.width_rule]).to(dtype)
+        else:
+            width = self.width(scaled_query).clamp(*PREDICTED_WIDTH_RANGE)
+        return Alignment(center, width, self._visible(center, source_lengths), position)
+
+    def _positions(self, steps: Tensor, previous: Tensor | None) -> Tensor:
+        """[B, 1 or H, T] float64"""
+        steps = steps.double()
+        if self.positions == "absolute":
+            return 1.0 + steps
+        if previous is None and self.convention == "reference":
+            first = torch.arange(steps.shape[2], device=steps.device) == 0
+            steps = steps.masked_fill(first, 0.0)
+        start = 1.0 if previous is None else previous.double()[..., None]
+        return start + steps.cumsum(dim=2)
+
+    def _visible(self, center: Tensor, source_lengths: Tensor) -> Tensor:
+        """How many source positions each row waits for and may use."""
+        with torch.no_grad():
+            heard = center.double() + self.delta
+            heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)
+            # clamped before the cast: a float past the int32 range casts to garbage
+            longest = source_lengths.to(heard.dtype)[:, None, None]
+            return torch.minimum(heard.clamp(min=0.0), longest).int()
+
+
+def checked_delta(delta: float) -> float:
+    if isinstance(delta, bool) or not isinstance(delta, int | float):
+        raise TypeError(f"delta is a {type(delta).__name__}; expected a number of source words, or inf for all")
+    if math.isnan(delta):
+        raise ValueError("delta is nan; expected a number of source words, or inf for all")
+    return float(delta)
+
+
+def _check_choice(name: str, given: str, choices) -> None:
+    if given not in choices:
+        raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, choices))}")
