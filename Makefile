@@ -1,0 +1,41 @@
+# make demo    the ten-line example, run for real
+# make test    the test suite
+# Both set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# what the installed package is built from: a change here rebuilds it
+SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
+
+.PHONY: setup demo test test-all lint format clean
+
+setup: $(READY)
+
+# torch first and by itself: the extension is built against the torch that is installed, not one of its own
+$(READY): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	touch $(READY)
+
+demo: setup
+	$(BIN)/gma demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist runs *.egg-info gma_kernels/*.so gma_kernels/_native_missing.txt
