@@ -65,7 +65,7 @@ class Aligner(nn.Module):
         outputs: 1 if the heads share one alignment, else the number of heads.
         width_rule: the prior's width: 'whole' p, 'half' p/2 (the paper's), 'third' p/3, or 'predicted' by its own
             MLP, clamped to [0.1, 10⁴] (our reading; the paper does not define it).
-        positions: 'incremental' (the paper's), or 'absolute' p = 1 + exp(…): not monotone, never uses |x| (our reading).
+        positions: 'incremental' (the paper's), or 'absolute' p = 1 + exp(…), our reading: not monotone, without |x|.
         convention: 'paper', or 'reference' for what the authors' code does: the first step is zero, positions are
             clamped, the width comes from the 0-based position, and ⌈·⌉ counts the source words.
     """

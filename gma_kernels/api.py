@@ -53,8 +53,7 @@ def gaussian_attention(
     Returns:
         [B, H, T, Dv], dense in [B, T, H, Dv] memory.
     """
-    _check_tensors(query, key, center, width, visible)
-    _check_value(query, key, value)
+    _check_tensors(query, key, value, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
     drop_seed = _dropout_seed(query, dropout_p, seed)
     operator = forward_operator(choose_backend(backend, query.device.type))
@@ -76,75 +75,80 @@ def attention_weights(
 
     For looking at and for losses on alignments: differentiable, and of size T×S by nature. Arguments as there.
     """
-    _check_tensors(query, key, center, width, visible)
+    _check_tensors(query, key, None, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
     operator = weights_operator(choose_backend(backend, query.device.type))
     return operator(query, key, center, width, visible, index, scale)
 
 
-def _check_tensors(query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor) -> None:
-    _check_heads("query", query, "[B, H, T, D]")
-    if query.dtype not in DTYPES:
-        raise TypeError(f"query has dtype {query.dtype}; expected one of {', '.join(map(str, DTYPES))}")
-    batch, heads, _, size = query.shape
+# Decoding calls these for every word of every stream, so each attribute of a tensor is read once: that is what costs.
+
+
+def _check_tensors(
+    query: Tensor, key: Tensor, value: Tensor | None, center: Tensor, width: Tensor, visible: Tensor
+) -> None:
+    batch, heads, rows, size = _checked_shape("query", query, "[B, H, T, D]")
+    dtype, device = query.dtype, query.device
+    if dtype not in DTYPES:
+        raise TypeError(f"query has dtype {dtype}; expected one of {', '.join(map(str, DTYPES))}")
     if not heads:
         raise ValueError(f"query has shape {tuple(query.shape)}; expected at least one head in [B, H, T, D]")
-    if not 1 <= size <= LARGEST_HEAD:
-        raise ValueError(f"query has D = {size}; expected 1 to {LARGEST_HEAD}: split it over more heads")
-    _check_heads("key", key, "[B, H, S, D]")
-    _check_like_query("key", key, query)
-    if key.shape[:2] != query.shape[:2] or key.shape[3] != size:
+    _check_head_size("query has D", size)
+
+    key_batch, key_heads, keys, key_size = _checked_shape("key", key, "[B, H, S, D]")
+    _check_kind("key", key, dtype, device, query)
+    if (key_batch, key_heads, key_size) != (batch, heads, size):
         raise ValueError(f"key has shape {tuple(key.shape)}; expected [{batch}, {heads}, S, {size}] to fit query")
-    real = accumulation_dtype(query.dtype)
-    _check_rows("center", center, query, real)
-    _check_rows("width", width, query, real)
-    _check_rows("visible", visible, query, torch.int32)
+    if value is not None:
+        *value_outer, value_size = _checked_shape("value", value, "[B, H, S, Dv]")
+        _check_kind("value", value, dtype, device, query)
+        if value_outer != [batch, heads, keys]:
+            raise ValueError(
+                f"value has shape {tuple(value.shape)}; expected [{batch}, {heads}, {keys}, Dv] to fit query and key"
+            )
+        _check_head_size("value has Dv", value_size)
+
+    real = accumulation_dtype(dtype)
+    for name, x, expected in (("center", center, real), ("width", width, real), ("visible", visible, torch.int32)):
+        _check_is_tensor(name, x)
+        shape = x.shape
+        if len(shape) != 3 or shape[0] != batch or shape[1] not in (1, heads) or shape[2] != rows:
+            per_head = heads if heads == 1 else f"1 or {heads}"
+            raise ValueError(
+                f"{name} has shape {tuple(shape)}; expected 3 dimensions [{batch}, {per_head}, {rows}] to fit query"
+            )
+        _check_kind(name, x, expected, device, query)
 
 
-def _check_value(query: Tensor, key: Tensor, value: Tensor) -> None:
-    _check_heads("value", value, "[B, H, S, Dv]")
-    _check_like_query("value", value, query)
-    if value.shape[:3] != key.shape[:3]:
-        batch, heads, keys, _ = key.shape
-        raise ValueError(f"value has shape {tuple(value.shape)}; expected [{batch}, {heads}, {keys}, Dv] to fit key")
-    if not 1 <= value.shape[3] <= LARGEST_HEAD:
-        raise ValueError(f"value has Dv = {value.shape[3]}; expected 1 to {LARGEST_HEAD}: split it over more heads")
-
-
-def _check_heads(name: str, x: Tensor, layout: str) -> None:
+def _checked_shape(name: str, x: Tensor, layout: str) -> torch.Size:
     _check_is_tensor(name, x)
-    if x.dim() != 4:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 4 dimensions {layout}")
+    shape = x.shape
+    if len(shape) != 4:
+        raise ValueError(f"{name} has shape {tuple(shape)}; expected 4 dimensions {layout}")
     if x.layout != torch.strided:
-        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: use {name}.to_dense()")
-    if x.shape[3] > 1 and x.stride(3) != 1:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: pass {name}.to_dense()")
+    if x.stride()[3] != 1 and shape[3] > 1:
         raise ValueError(f"{name} has last stride {x.stride(3)}; expected 1: pass {name}.contiguous()")
-
-
-def _check_like_query(name: str, x: Tensor, query: Tensor) -> None:
-    if x.dtype != query.dtype:
-        raise TypeError(f"{name} has dtype {x.dtype}; expected {query.dtype} like query")
-    if x.device != query.device:
-        raise ValueError(f"{name} is on {x.device}; expected {query.device} like query")
-
-
-def _check_rows(name: str, x: Tensor, query: Tensor, dtype: torch.dtype) -> None:
-    _check_is_tensor(name, x)
-    batch, heads, rows, _ = query.shape
-    if x.dim() != 3 or x.shape[0] != batch or x.shape[2] != rows or (x.shape[1] != 1 and x.shape[1] != heads):
-        shape = f"[{batch}, {heads}, {rows}]" if heads == 1 else f"[{batch}, 1 or {heads}, {rows}]"
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {shape} to fit query")
-    if x.dtype != dtype:
-        raise TypeError(f"{name} has dtype {x.dtype}; expected {dtype} for a query of {query.dtype}")
-    if x.device != query.device:
-        raise ValueError(f"{name} is on {x.device}; expected {query.device} like query")
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: use {name}.to_dense()")
+    return shape
 
 
 def _check_is_tensor(name: str, x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+
+
+def _check_head_size(what: str, size: int) -> None:
+    if not 1 <= size <= LARGEST_HEAD:
+        raise ValueError(f"{what} = {size}; expected 1 to {LARGEST_HEAD}: split it over more heads")
+
+
+def _check_kind(name: str, x: Tensor, dtype: torch.dtype, device: torch.device, query: Tensor) -> None:
+    if x.dtype != dtype:
+        raise TypeError(f"{name} has dtype {x.dtype}; expected {dtype} for a query of {query.dtype}")
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device}; expected {device} like query")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor: pass {name}.to_dense()")
 
 
 def _check_settings(query: Tensor, prior: str, scale: float | None) -> tuple[int, float]:
@@ -184,4 +188,4 @@ def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) ->
 
 
 def _is_number(x: object) -> bool:
-    return isinstance(x, numbers.Real) and not isinstance(x, bool)
+    return isinstance(x, float) or (isinstance(x, numbers.Real) and not isinstance(x, bool))
