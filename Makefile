@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # what the installed package is built from: a change here rebuilds it
-SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
+SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
 .PHONY: setup demo test test-all lint format clean
 

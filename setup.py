@@ -16,17 +16,15 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
-
-FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall"]
 # the kernels need infinities and NaN to behave, so no -ffast-math
-KERNEL_FLAGS = ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-
-# csrc/cpu/kernels.cpp is compiled once per level and chosen from at run time; no other source may use these flags
-SIMD_LEVELS = {"baseline": []}
-if IS_X86:
-    SIMD_LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
-    SIMD_LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+# the oldest torch whose stable ABI the extension may rely on: 2.10
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+# one unit per SIMD level, chosen from at run time; nothing else may use these flags, or it would die on older CPUs
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+LEVEL_FLAGS = {"avx2": AVX2, "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]} if IS_X86 else {}
 
 
 class BuildNative(build_ext):
@@ -56,7 +54,8 @@ class BuildNative(build_ext):
         build = Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(lambda unit: compile_unit(compiler, includes, build, *unit), units(compiler)))
+            sources = sorted(Path("csrc").glob("**/*.cpp"))
+            objects = list(pool.map(lambda source: compile_source(compiler, includes, build, source), sources))
         shared = ["-bundle", "-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else ["-shared"]
         run([*compiler, *shared, *map(str, objects), *libraries, "-o", str(library)])
 
@@ -65,29 +64,11 @@ class NativeUnavailable(Exception):
     """Why there is no native backend in this installation."""
 
 
-def units(compiler: list[str]) -> list[tuple[Path, str, list[str]]]:
-    """Every compilation: source, name of the object, flags beyond those all share."""
-    facts = [
-        f'-DGMA_COMPILER="{first_line([*compiler, "--version"])}"',
-        f'-DGMA_FLAGS="{" ".join(FLAGS + KERNEL_FLAGS)}"',
-        *(f"-DGMA_HAS_{level.upper()}" for level in SIMD_LEVELS),
-    ]
-    csrc = Path("csrc")
-    kernels = csrc / "cpu" / "kernels.cpp"
-    plain = [source for folder in (csrc, csrc / "cpu") for source in sorted(folder.glob("*.cpp")) if source != kernels]
-    return [
-        *(
-            (kernels, f"kernels_{level}", [*KERNEL_FLAGS, *flags, f"-DGMA_SIMD_LEVEL={level}"])
-            for level, flags in SIMD_LEVELS.items()
-        ),
-        *((source, source.stem, facts) for source in plain),
-    ]
-
-
-def compile_unit(compiler: list[str], includes: list[str], build: Path, source: Path, name: str, flags: list[str]):
-    target = build / f"{name}.o"
-    extra = shlex.split(os.environ.get("CXXFLAGS", ""))
-    run([*compiler, *FLAGS, *flags, *extra, *includes, "-c", str(source), "-o", str(target)])
+def compile_source(compiler: list[str], includes: list[str], build: Path, source: Path) -> Path:
+    target = build / f"{source.stem}.o"
+    facts = f'-DGMA_BUILD_FLAGS="{" ".join(FLAGS)}"'
+    extra = [*LEVEL_FLAGS.get(source.stem, []), *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    run([*compiler, *FLAGS, *extra, facts, STABLE_ABI, *includes, "-c", str(source), "-o", str(target)])
     return target
 
 
@@ -115,10 +96,6 @@ def dependencies(python_includes: list[str]) -> tuple[list[str], list[str]]:
     folders = [*python_includes, pybind11.get_include(), *cpp_extension.include_paths()]
     includes = [flag for folder in folders for flag in ("-isystem", folder)]
     return [*includes, "-Icsrc"], [*(f"-L{path}" for path in cpp_extension.library_paths()), "-ltorch_cpu", "-lc10"]
-
-
-def first_line(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
 def run(command: list[str]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gma_kernels.backends import choose_backend
-from gma_kernels.ops import forward_operator, weights_operator
+from gma_kernels.ops import OPERATORS
 from gma_kernels.reference import PRIORS, accumulation_dtype
 
 LARGEST_HEAD = 256
@@ -56,7 +56,7 @@ def gaussian_attention(
     _check_tensors(query, key, value, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
     drop_seed = _dropout_seed(query, dropout_p, seed)
-    operator = forward_operator(choose_backend(backend, query.device.type))
+    operator = OPERATORS[choose_backend(backend, query.device.type)].forward
     return operator(query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
 
 
@@ -77,7 +77,7 @@ def attention_weights(
     """
     _check_tensors(query, key, None, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
-    operator = weights_operator(choose_backend(backend, query.device.type))
+    operator = OPERATORS[choose_backend(backend, query.device.type)].weights
     return operator(query, key, center, width, visible, index, scale)
 
 

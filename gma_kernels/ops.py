@@ -9,6 +9,7 @@ the other backends bring kernels for schemas defined here.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,16 +29,15 @@ BACKWARD = (
 WEIGHTS = "(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible, int prior, float scale) -> Tensor"
 
 
-def forward_operator(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    return getattr(torch.ops.gma_kernels, f"{backend}_forward").default
+class Operators(NamedTuple):
+    """The three operators of one backend."""
+
+    forward: torch._ops.OpOverload
+    backward: torch._ops.OpOverload
+    weights: torch._ops.OpOverload
 
 
-def backward_operator(backend: str) -> Callable[..., tuple[Tensor, ...]]:
-    return getattr(torch.ops.gma_kernels, f"{backend}_backward").default
-
-
-def weights_operator(backend: str) -> Callable[..., Tensor]:
-    return getattr(torch.ops.gma_kernels, f"{backend}_weights").default
+OPERATORS: dict[str, Operators] = {}
 
 
 def define(backend: str) -> None:
@@ -48,7 +48,9 @@ def define(backend: str) -> None:
     torch.library.register_fake(f"gma_kernels::{backend}_forward", _fake_forward, lib=library)
     torch.library.register_fake(f"gma_kernels::{backend}_backward", _fake_backward, lib=library)
     torch.library.register_fake(f"gma_kernels::{backend}_weights", _fake_weights, lib=library)
-    _register_autograd(backend)
+    namespace = torch.ops.gma_kernels
+    OPERATORS[backend] = Operators(*(getattr(namespace, f"{backend}_{role}").default for role in Operators._fields))
+    _register_autograd(backend, *OPERATORS[backend])
 
 
 def _empty_rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, width: int) -> Tensor:
@@ -70,9 +72,7 @@ def _fake_weights(query, key, center, width, visible, prior, scale):
     return query.new_empty(*query.shape[:3], key.shape[2])
 
 
-def _register_autograd(backend: str) -> None:
-    forward, backward, weights = forward_operator(backend), backward_operator(backend), weights_operator(backend)
-
+def _register_autograd(backend: str, forward: Callable, backward: Callable, weights: Callable) -> None:
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx, query, key, value, center, width, visible, seed, prior, scale, dropout_p):
@@ -173,9 +173,6 @@ def _reference_weights(query, key, center, width, visible, prior, scale):
 
 
 define("reference")
-for operator, kernel in (
-    (forward_operator("reference"), _reference_forward),
-    (backward_operator("reference"), _reference_backward),
-    (weights_operator("reference"), _reference_weights),
-):
+define("native")
+for operator, kernel in zip(OPERATORS["reference"], (_reference_forward, _reference_backward, _reference_weights)):
     library.impl(operator, kernel, "CompositeExplicitAutograd")
