@@ -1,5 +1,6 @@
 # make demo    the ten-line example, run for real
 # make test    the test suite
+# make bench   the benchmarks, one table of ratios and a figure
 # Both set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ READY := $(VENV)/.ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup demo test test-all lint format clean
+.PHONY: setup demo test test-all bench bench-publish sanitize lint format clean
 
 setup: $(READY)
 
@@ -28,6 +29,15 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest
+
+# a case whose result is wrong fails here and appears in no table
+bench: setup
+	mkdir -p runs/bench
+	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=runs/bench/results.json --benchmark-columns=median
+	$(BIN)/python benchmarks/report.py runs/bench/results.json
+
+bench-publish: bench
+	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
 
 lint: setup
 	$(BIN)/ruff check .

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gma_kernels.reference import full_precision
+
 WIDTH_RULES = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3, "predicted": None}
 POSITIONS = ("incremental", "absolute")
 CONVENTIONS = ("paper", "reference")
@@ -52,7 +54,7 @@ class PositivePredictor(nn.Module):
     def forward(self, scaled_query: Tensor) -> Tensor:
         """[B, T, E] → [B, 1 or H, T]"""
         dtype = torch.float64 if scaled_query.dtype == torch.float64 else torch.float32
-        with torch.autocast(scaled_query.device.type, enabled=False):
+        with full_precision(scaled_query.device.type):
             hidden = torch.tanh(nn.functional.linear(scaled_query.to(dtype), self.hidden.weight.to(dtype)))
             exponent = nn.functional.linear(hidden, self.output.weight.to(dtype))
             return exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp().transpose(1, 2)
@@ -121,9 +123,11 @@ class Aligner(nn.Module):
         with torch.no_grad():
             heard = center.double() + self.delta
             heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)
-            # clamped before the cast: a float past the int32 range casts to garbage
+            # a NaN sees everything, so that the operator meets it and names it
+            heard = heard.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+            # limited before the cast: a float past the int32 range casts to garbage
             longest = source_lengths.to(heard.dtype)[:, None, None]
-            return torch.minimum(heard.clamp(min=0.0), longest).int()
+            return torch.minimum(heard, longest).clamp(min=0.0).int()
 
 
 def checked_delta(delta: float) -> float:

@@ -52,17 +52,32 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             raise ValueError(f"{name} is True; expected False: an extra key has no source position to align with")
         if prior not in PRIORS:
             raise ValueError(f"prior is {prior!r}; expected one of {', '.join(map(repr, PRIORS))}")
+        if backend != "auto" and backend not in gma_kernels.backends():
+            choices = ", ".join(map(repr, gma_kernels.backends()))
+            raise ValueError(f"backend is {backend!r}; expected one of 'auto', {choices}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout is {dropout}; expected 0 <= dropout < 1")
         super().__init__(
             embed_dim, num_heads, dropout, bias, False, False, kdim, vdim, batch_first, device=device, dtype=dtype
         )
+        self.prior, self.share_heads, self.backend = prior, share_heads, backend
+        self.aligner = Aligner(
+            embed_dim, 1 if share_heads else num_heads, delta, width_rule, positions, convention, device, dtype
+        )
+
+    def _reset_parameters(self) -> None:
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
         # TransformerEncoderLayer has a fast path that computes plain attention from the weights and never calls
         # forward; it is not taken when the projections are declared separate
         self._qkv_same_embed_dim = False
-        self.prior, self.backend = prior, backend
-        self.aligner = Aligner(
-            embed_dim, 1 if share_heads else num_heads, delta, width_rule, positions, convention, device, dtype
+        if hasattr(self, "aligner"):  # not yet when the base class calls this
+            self.aligner.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.embed_dim}, {self.num_heads}, prior={self.prior!r}, share_heads={self.share_heads}, "
+            f"backend={self.backend!r}"
         )
 
     @classmethod
@@ -84,6 +99,8 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             **options,
         )
         copy.load_state_dict({**copy.state_dict(), **module.state_dict()})
+        for name, parameter in module.named_parameters():
+            copy.get_parameter(name).requires_grad_(parameter.requires_grad)
         return copy.train(module.training)
 
     def forward(
@@ -155,10 +172,16 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             source_lengths: [B], integer.
             previous: [B, 1 or H], `position[..., -1]` of the rows before these, to go on from there; None at the start.
         """
+        self._check_features("query", query, self.embed_dim)
+        query = self._rows_after_batch(query)
+        batch, outputs = query.shape[0], 1 if self.share_heads else self.num_heads
+        _check_shape("source_lengths", source_lengths, (batch,))
+        if source_lengths.is_floating_point():
+            raise TypeError(f"source_lengths has dtype {source_lengths.dtype}; expected integers")
+        if previous is not None:
+            _check_shape("previous", previous, (batch, outputs))
         (query_weight, _, _), (query_bias, _, _) = self._input_projections()
-        query = linear(self._rows_after_batch(query), query_weight, query_bias)
-        if source_lengths.shape != query.shape[:1]:
-            raise ValueError(f"source_lengths has shape {tuple(source_lengths.shape)}; expected [{query.shape[0]}]")
+        query = linear(query, query_weight, query_bias)
         return self.aligner(query * self.head_dim**-0.5, source_lengths, previous)
 
     def _input_projections(self) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
@@ -201,17 +224,31 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         return leading_lengths(attn_mask, "attn_mask").reshape(-1, 1 if attn_mask.dim() == 2 else self.num_heads, rows)
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        expected = {"query": (query, self.embed_dim), "key": (key, self.kdim), "value": (value, self.vdim)}
-        for name, (x, size) in expected.items():
-            if x.dim() != query.dim() or x.dim() not in (2, 3):
-                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 3 dimensions, or 2 without a batch")
-            if x.shape[-1] != size:
-                raise ValueError(f"{name} has {x.shape[-1]} features; expected {size}")
+        self._check_features("query", query, self.embed_dim)
+        self._check_features("key", key, self.kdim)
+        self._check_features("value", value, self.vdim)
         batch_dim = 0 if self.batch_first else 1
         for name, x in (("key", key), ("value", value)):
+            if x.dim() != query.dim():
+                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {query.dim()} dimensions like query")
             if x.dim() == 3 and x.shape[batch_dim] != query.shape[batch_dim]:
-                raise ValueError(
-                    f"{name} has batch size {x.shape[batch_dim]}; expected {query.shape[batch_dim]} like query"
-                )
+                batch = query.shape[batch_dim]
+                raise ValueError(f"{name} has batch size {x.shape[batch_dim]}; expected {batch} like query")
         if key.shape[:-1] != value.shape[:-1]:
             raise ValueError(f"value has shape {tuple(value.shape)}; expected as many rows as key, {tuple(key.shape)}")
+
+    @staticmethod
+    def _check_features(name: str, x: Tensor, features: int) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+        if x.dim() not in (2, 3):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 3 dimensions, or 2 without a batch")
+        if x.shape[-1] != features:
+            raise ValueError(f"{name} has {x.shape[-1]} features; expected {features}")
+
+
+def _check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+    if x.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {list(shape)}")

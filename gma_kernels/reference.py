@@ -5,7 +5,10 @@ gma_kernels/README.md and consist of differentiable PyTorch operations only, whi
 Low-precision inputs are computed in float32, float64 in float64.
 """
 
+import contextlib
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,6 +28,24 @@ LINEAR_FLOOR = 2.0**-10
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(function: Callable) -> Callable:
+    """`function`, untouched by an autocast region around it, which would round its products to 16 bits."""
+
+    @functools.wraps(function)
+    def precise(first: Tensor, *rest):
+        with full_precision(first.device.type):
+            return function(first, *rest)
+
+    return precise
+
+
+def full_precision(device_type: str) -> contextlib.AbstractContextManager:
+    """Switches autocast off, on devices that have it."""
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return contextlib.nullcontext()
 
 
 class Prior:
@@ -97,6 +118,7 @@ class Prior:
         return 1.0 - 0.5 * torch.abs(self.steps + self.offset) * self.inverse
 
 
+@without_autocast
 def forward(
     query: Tensor,
     key: Tensor,
@@ -117,6 +139,7 @@ def forward(
     return rows_before_heads(context.to(query.dtype)), normaliser
 
 
+@without_autocast
 def weights(
     query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, scale: float
 ) -> Tensor:
@@ -124,6 +147,7 @@ def weights(
     return _posterior(query, key, center, width, visible, prior, scale)[0].to(query.dtype)
 
 
+@without_autocast
 def backward(
     grad_context: Tensor,
     query: Tensor,
@@ -152,6 +176,7 @@ def backward(
     return grad_query, grad_key, grad_value, grad_center, grad_width
 
 
+@without_autocast
 def weights_backward(
     grad_weights: Tensor,
     posterior: Tensor,

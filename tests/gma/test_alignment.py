@@ -224,7 +224,10 @@ def test_nothing_is_visible_beyond_the_source_however_far_the_position(conventio
     assert align_steps(steps, convention=convention).visible.flatten().tolist()[1:] == [SOURCE] * 3
 
 
-@pytest.mark.xfail(reason="NaN passes the clamp and is cast to an arbitrary integer")
+def test_negative_lengths_count_as_nothing():
+    assert not attention().align(torch.randn(BATCH, ROWS, EMBED), -lengths()).visible.any()
+
+
 def test_a_position_that_is_not_a_number_is_reported_as_such():
     query = torch.full((BATCH, ROWS, EMBED), math.nan)
     module = attention()
@@ -309,7 +312,7 @@ def test_first_steps_of_a_new_module_are_about_one_word():
         ("positions", "absolute"),
         ("convention", "reference"),
         ("backend", "reference"),
-        pytest.param("share_heads", False, marks=pytest.mark.xfail(strict=True, reason="not kept anywhere")),
+        ("share_heads", False),
     ],
 )
 def test_every_option_can_be_read_back(option, value):

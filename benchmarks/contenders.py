@@ -1,0 +1,117 @@
+"""What is compared: our operator, and what a user would otherwise write. All take the same `Problem`."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import gma_kernels
+from gma_kernels import reference
+
+HEADS, HEAD_SIZE = 8, 64
+
+
+class Problem(NamedTuple):
+    """Inputs of one attention, float32: centers along the diagonal, σ = p/2, δ = 1 (or everything visible)."""
+
+    query: Tensor  # [B, H, T, D]
+    key: Tensor  # [B, H, S, D]
+    value: Tensor  # [B, H, S, D]
+    center: Tensor  # [B, 1, T]
+    width: Tensor  # [B, 1, T]
+    visible: Tensor  # [B, 1, T]
+
+    @property
+    def cells(self) -> int:
+        """How many (row, key) pairs are visible, over all heads."""
+        return int(self.visible.sum()) * self.query.shape[1]
+
+
+def problem(batch: int, rows: int, keys: int, everything_visible: bool = False, seed: int = 0) -> Problem:
+    """Projections as a model makes them: views of [B, T, H, D] memory."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (
+        torch.randn(batch, n, HEADS, HEAD_SIZE, generator=generator).transpose(1, 2) for n in (rows, keys, keys)
+    )
+    center = (torch.arange(1, rows + 1) * (keys / rows)).expand(batch, 1, rows).contiguous()
+    visible = torch.full_like(center, keys) if everything_visible else (center + 1).floor().clamp(max=keys)
+    return Problem(query, key, value, center, center / 2, visible.int())
+
+
+def decoding_problem(streams: int, keys: int, capacity: int) -> Problem:
+    """One target row per stream; keys and values are views into longer caches. Everything is visible."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(streams, HEADS, 1, HEAD_SIZE, generator=generator)
+    key, value = torch.randn(2, streams, HEADS, capacity, HEAD_SIZE, generator=generator)[..., :keys, :]
+    center = torch.full((streams, 1, 1), keys - 1.0)
+    return Problem(query, key, value, center, center / 2, torch.full((streams, 1, 1), keys, dtype=torch.int32))
+
+
+def native(p: Problem) -> Tensor:
+    return gma_kernels.gaussian_attention(*p, backend="native")
+
+
+def literal(p: Problem) -> Tensor:
+    """The paper's three steps: softmax, times the normalised truncated Gaussian, renormalise."""
+    soft = torch.softmax(p.query @ p.key.mT * HEAD_SIZE**-0.5, dim=-1)
+    position = torch.arange(1, p.key.shape[2] + 1)
+    width = p.width[..., None]
+    gaussian = torch.exp(-((position - p.center[..., None]) ** 2) / (2 * width**2)) / (math.sqrt(2 * math.pi) * width)
+    gaussian = torch.where(position <= p.visible[..., None], gaussian, 0.0)
+    gaussian = gaussian / gaussian.sum(dim=-1, keepdim=True)
+    posterior = soft * gaussian
+    posterior = posterior / posterior.sum(dim=-1, keepdim=True)
+    return posterior @ p.value
+
+
+def plain_reference(p: Problem) -> Tensor:
+    return reference.forward(*p, None, "gaussian", HEAD_SIZE**-0.5, 0.0)[0]
+
+
+# dynamic=False: every size is compiled for itself, the best it can do
+compiled_reference = torch.compile(plain_reference, dynamic=False)
+
+
+def sdpa_with_bias(p: Problem) -> Tensor:
+    """torch's fused attention with the prior as a materialised bias, which is built here as a model would have to."""
+    position = torch.arange(1, p.key.shape[2] + 1)
+    bias = -0.5 * ((position - p.center[..., None]) / p.width[..., None]) ** 2
+    bias = bias.masked_fill(position > p.visible[..., None], -math.inf)
+    return scaled_dot_product_attention(p.query, p.key, p.value, attn_mask=bias)
+
+
+def plain_sdpa(p: Problem) -> Tensor:
+    """torch's fused attention with no prior and no truncation: less work asked for, and another result."""
+    return scaled_dot_product_attention(p.query, p.key, p.value)
+
+
+def with_gradients(attention: Callable[[Problem], Tensor]) -> Callable[[Problem], tuple[Tensor, ...]]:
+    """Forward, then backward to every floating-point input the contender uses."""
+
+    def run(p: Problem) -> tuple[Tensor, ...]:
+        inputs = [x.detach().requires_grad_() for x in p[:5]]
+        context = attention(Problem(*inputs, p.visible))
+        return context, *torch.autograd.grad(context, inputs, torch.ones_like(context), allow_unused=True)
+
+    return run
+
+
+CONTENDERS: dict[str, Callable[[Problem], Tensor]] = {
+    "native": native,
+    "literal": literal,
+    "reference": plain_reference,
+    "compiled reference": compiled_reference,
+    "SDPA with bias": sdpa_with_bias,
+    "plain SDPA": plain_sdpa,
+}
+
+
+def largest_error(p: Problem, gradients: bool) -> float:
+    """Of the native result against the float64 reference: max |x − x₆₄| / max(1, max |x₆₄|), worst tensor."""
+    exact = Problem(*(x.double() for x in p[:5]), p.visible)
+    run = with_gradients if gradients else (lambda attention: lambda p: (attention(p),))
+    pairs = zip(run(native)(p), run(plain_reference)(exact))
+    return max(((x - x64).abs().max() / x64.abs().max().clamp(min=1)).item() for x, x64 in pairs)

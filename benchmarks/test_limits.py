@@ -1,0 +1,83 @@
+"""How close the native kernels come to what the machine can do: arithmetic, memory, scaling."""
+
+import json
+import subprocess
+import sys
+
+import torch
+from contenders import HEAD_SIZE, native, problem, with_gradients
+from interleave import interleaved
+from test_attention import refuse_if_wrong
+
+GEMM = 2048
+# five products of the backward, two of the forward, each 2·D a cell
+USEFUL_FLOPS = {"forward": 4 * HEAD_SIZE, "backward": 10 * HEAD_SIZE}
+
+
+def test_arithmetic(benchmark):
+    """Useful arithmetic with everything visible, as a share of the machine's own matrix product."""
+    refuse_if_wrong(problem(1, 512, 512, everything_visible=True), gradients=True)
+    p = problem(1, 2048, 2048, everything_visible=True)
+    a, b = torch.randn(2, GEMM, GEMM)
+    tracked = [x.detach().requires_grad_() for x in p[:5]]
+    context = native(type(p)(*tracked, p.visible))
+    grad = torch.ones_like(context)
+
+    def backward():
+        return torch.autograd.grad(context, tracked, grad, retain_graph=True)
+
+    with torch.no_grad():
+        times = interleaved(benchmark, {"forward": lambda: native(p), "backward": backward, "GEMM": lambda: a @ b}, 15)
+    rate = {name: flops * p.cells / times[name] * 1e-6 for name, flops in USEFUL_FLOPS.items()}
+    gemm = 2 * GEMM**3 / times["GEMM"] * 1e-6
+    benchmark.extra_info.update(
+        suite="arithmetic",
+        size="B=1 T=S=2048, everything visible",
+        gflops={**rate, "GEMM": gemm},
+        share_of_gemm={name: value / gemm for name, value in rate.items()},
+    )
+
+
+def test_scaling(benchmark):
+    """Time per visible cell, forward+backward, at 8192 and at 512."""
+    refuse_if_wrong(problem(1, 512, 512), gradients=True)
+    long, short = problem(1, 8192, 8192), problem(16, 512, 512)
+    train = with_gradients(native)
+    times = interleaved(benchmark, {"8192": lambda: train(long), "512": lambda: train(short)}, 7)
+    per_cell = {"8192": times["8192"] / long.cells, "512": times["512"] / short.cells}
+    benchmark.extra_info.update(
+        suite="scaling", size="T=S=8192 against 512", time_per_cell_ratio=per_cell["8192"] / per_cell["512"]
+    )
+
+
+MEASURE_PEAK = """
+import json, resource, sys, torch
+from contenders import literal, native, problem, with_gradients
+torch.set_num_threads(2)
+run = with_gradients({"literal": literal, "native": native}[sys.argv[1]])
+run(problem(1, 64, 64))  # code, threads and small buffers are not what is measured
+p = problem(1, 4096, 4096)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+results = run(p)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+outputs = sum(x.numel() * x.element_size() for x in results) / 1024
+print(json.dumps((peak - before - outputs) / 1024))
+"""
+
+
+def test_memory(benchmark):
+    """Extra memory of forward+backward (peak minus inputs and outputs), against the literal formulation's."""
+
+    def extra_megabytes(name: str) -> float:
+        folder = __file__.rsplit("/", 1)[0]
+        command = [sys.executable, "-c", MEASURE_PEAK, name]
+        return json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
+
+    refuse_if_wrong(problem(1, 64, 64), gradients=True)
+    megabytes = benchmark.pedantic(lambda: {name: extra_megabytes(name) for name in ("native", "literal")})
+    benchmark.extra_info.update(
+        suite="memory",
+        size="B=1 T=S=4096, forward+backward",
+        megabytes=megabytes,
+        share_of_literal=megabytes["native"] / megabytes["literal"],
+    )
