@@ -53,7 +53,7 @@ def gaussian_attention(
     Returns:
         [B, H, T, Dv], dense in [B, T, H, Dv] memory.
     """
-    _check_tensors(query, key, value, center, width, visible)
+    _check_tensors(query, key, center, width, visible, value)
     index, scale = _check_settings(query, prior, scale)
     drop_seed = _dropout_seed(query, dropout_p, seed)
     operator = OPERATORS[choose_backend(backend, query.device.type)].forward
@@ -75,7 +75,7 @@ def attention_weights(
 
     For looking at and for losses on alignments: differentiable, and of size T×S by nature. Arguments as there.
     """
-    _check_tensors(query, key, None, center, width, visible)
+    _check_tensors(query, key, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
     operator = OPERATORS[choose_backend(backend, query.device.type)].weights
     return operator(query, key, center, width, visible, index, scale)
@@ -84,9 +84,8 @@ def attention_weights(
 # Decoding calls these for every word of every stream, so each attribute of a tensor is read once: that is what costs.
 
 
-def _check_tensors(
-    query: Tensor, key: Tensor, value: Tensor | None, center: Tensor, width: Tensor, visible: Tensor
-) -> None:
+def _check_tensors(query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, *values: Tensor) -> None:
+    """`values` is the value, where there is one."""
     batch, heads, rows, size = _checked_shape("query", query, "[B, H, T, D]")
     dtype, device = query.dtype, query.device
     if dtype not in DTYPES:
@@ -99,7 +98,7 @@ def _check_tensors(
     _check_kind("key", key, dtype, device, query)
     if (key_batch, key_heads, key_size) != (batch, heads, size):
         raise ValueError(f"key has shape {tuple(key.shape)}; expected [{batch}, {heads}, S, {size}] to fit query")
-    if value is not None:
+    for value in values:
         *value_outer, value_size = _checked_shape("value", value, "[B, H, S, Dv]")
         _check_kind("value", value, dtype, device, query)
         if value_outer != [batch, heads, keys]:

@@ -67,7 +67,7 @@ def choose_backend(name: str, device: str) -> str:
     """The backend that serves a call on tensors of this device type. Raises rather than replace one asked for."""
     if name == "auto":
         return _automatic(device)
-    if name not in PROBES:
+    if not isinstance(name, str) or name not in PROBES:
         raise ValueError(f"backend is {name!r}; expected one of 'auto', {', '.join(map(repr, PROBES))}")
     status = _status(name)
     if not status.available:

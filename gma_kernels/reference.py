@@ -21,7 +21,7 @@ PRIORS = ("gaussian", "laplace", "linear", "none")
 # widths below this act as this: the prior is one-hot long before, and 1/w² must stay finite in float32
 SMALLEST_WIDTH = 2.0**-40
 # |peak − center| is limited to this many widths, so that no factor of the log-prior overflows
-LARGEST_OFFSET = 2.0**80
+LARGEST_OFFSET = {torch.float32: 2.0**80, torch.float64: 2.0**600}
 # where the linear prior stops falling
 LINEAR_FLOOR = 2.0**-10
 
@@ -62,7 +62,7 @@ class Prior:
         peak = torch.minimum(center.detach().round().clamp(min=1), visible.clamp(min=1).to(center.dtype))
         self.narrow = (width < SMALLEST_WIDTH)[..., None]
         width = width.clamp(min=SMALLEST_WIDTH)
-        limit = width.detach() * LARGEST_OFFSET
+        limit = width.detach() * LARGEST_OFFSET[width.dtype]
         self.steps = position - peak[..., None]  # j − peak, exact small integers
         self.offset = (peak - center).clamp(-limit, limit)[..., None]  # peak − center
         self.inverse = 1.0 / width[..., None]
@@ -107,7 +107,7 @@ class Prior:
 
     def _finite_log(self) -> Tensor:
         # ±∞ by overflow stands only where the weight is 0, and 0·∞ would be NaN
-        return self.log().clamp(-1e30, 1e30)
+        return self.log().clamp(-1e20, 1e20)
 
     def _excess_distance(self) -> Tensor:
         """|j − center| − |peak − center| without cancellation."""
@@ -135,7 +135,7 @@ def forward(
     posterior, normaliser = _posterior(query, key, center, width, visible, prior, scale)
     if seed is not None:
         posterior = posterior * dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
-    context = posterior @ value.to(posterior.dtype)
+    context = posterior @ _heard(value, visible).to(posterior.dtype)
     return rows_before_heads(context.to(query.dtype)), normaliser
 
 
@@ -164,7 +164,7 @@ def backward(
     """Gradients of query, key, value, center and width, each in its own shape."""
     posterior, _ = _posterior(query, key, center, width, visible, prior, scale)
     grad_context = grad_context.to(posterior.dtype)
-    grad_posterior = grad_context @ value.to(posterior.dtype).mT
+    grad_posterior = grad_context @ _heard(value, visible).to(posterior.dtype).mT
     dropped = posterior
     if seed is not None:
         keep = dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
@@ -208,7 +208,7 @@ def _posterior(
     position = _positions(key, dtype)
     blind = visible <= 0
     log_prior = Prior(prior, position, *_harmless(blind, center, width), visible.clamp(max=key.shape[2])).log()
-    logits = (query.to(dtype) * scale) @ key.to(dtype).mT + log_prior
+    logits = (query.to(dtype) * scale) @ _heard(key, visible).to(dtype).mT + log_prior
     # a row that sees nothing keeps position 1, so that its softmax and gradients are finite, and is zeroed afterwards
     hidden = position > visible.clamp(min=1)[..., None]
     logits = logits.masked_fill(hidden, -math.inf)
@@ -230,7 +230,7 @@ def _backward_posterior(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = posterior.dtype
     grad_logits = posterior * (grad_posterior - (posterior * grad_posterior).sum(dim=-1, keepdim=True))
-    grad_query = rows_before_heads((scale * (grad_logits @ key.to(dtype))).to(query.dtype))
+    grad_query = rows_before_heads((scale * (grad_logits @ _heard(key, visible).to(dtype))).to(query.dtype))
     grad_key = rows_before_heads((scale * (grad_logits.mT @ query.to(dtype))).to(key.dtype))
     harmless = _harmless(visible <= 0, center, width)
     slopes = Prior(prior, _positions(key, dtype), *harmless, visible.clamp(max=key.shape[2]))
@@ -241,6 +241,15 @@ def _backward_posterior(
 
 def _positions(key: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.arange(1, key.shape[2] + 1, dtype=dtype, device=key.device)
+
+
+def _heard(x: Tensor, visible: Tensor) -> Tensor:
+    """Keys or values with those no row sees set to 0: a view into a cache may hold anything there, NaN included."""
+    if visible.shape[2] == 0:
+        return x
+    used = visible.amax(dim=2, keepdim=True)
+    position = torch.arange(x.shape[2], device=x.device)
+    return torch.where((position < used)[..., None], x, 0.0)
 
 
 def _harmless(blind: Tensor, center: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
