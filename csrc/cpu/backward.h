@@ -1,0 +1,438 @@
+// Backward: five products for every tile of rows by keys, and one exponential for every weight.
+//
+// A task owns a chunk of the rows of one head and takes them in blocks. For each block it first computes
+// the weights and their gradients against every tile of keys, and keeps them: only when the row is
+// complete is delta = sum(beta dbeta) known, and taking it from these very numbers instead of from
+// grad_context.context makes ds exactly 0 where it should be. Then it walks the tiles again and adds up
+// all gradients. Those of keys and values are sums over the chunks, added in order afterwards.
+#pragma once
+
+#include "rows.h"
+
+namespace gma {
+namespace GMA_SIMD_LEVEL {
+
+constexpr int64_t backward_tile_keys = tile_columns;
+constexpr int64_t backward_block_rows = 8 * group_rows;
+
+struct BackwardPlan {
+  int64_t heads, chunks, chunk_rows, tiles;
+};
+
+// Depends on the shape alone. Few heads are split into chunks of rows, at the price of partial sums.
+inline BackwardPlan plan_backward(const BackwardParams& p) {
+  const int64_t heads = p.batches * p.heads, blocks = (p.rows + backward_block_rows - 1) / backward_block_rows;
+  int64_t chunks = 1;
+  while (chunks * heads < 16 && 2 * (chunks + 1) <= blocks) ++chunks;
+  const int64_t chunk_rows = (blocks + chunks - 1) / chunks * backward_block_rows;
+  return {heads, chunk_rows > 0 ? (p.rows + chunk_rows - 1) / chunk_rows : 1, chunk_rows,
+          (p.keys + backward_tile_keys - 1) / backward_tile_keys};
+}
+
+// Gradients of the keys and values of one head, from one chunk of its rows.
+template <class T>
+struct KeyGradients {
+  int64_t key_stride, value_stride;
+  T *key, *value;  // [S, D], [S, Dv]
+
+  KeyGradients(const BackwardParams& p, Arena& arena) {
+    key_stride = spread_stride<T>(p.head_size);
+    value_stride = spread_stride<T>(p.value_size);
+    key = arena.take<T>(p.keys * key_stride);
+    value = arena.take<T>(p.keys * value_stride);
+  }
+
+  static int64_t bytes(const BackwardParams& p) {
+    Arena measure{0};
+    KeyGradients(p, measure);
+    return measure.used;
+  }
+};
+
+// What tasks leave behind for the last step.
+template <class T>
+struct BackwardWorkspace {
+  T *center, *width;      // [heads, T]
+  uintptr_t partial_keys;  // KeyGradients of slot = chunk * heads + head, only with several chunks
+  int64_t partial_bytes;
+
+  BackwardWorkspace(const BackwardParams& p, const BackwardPlan& plan, Arena& arena) {
+    center = arena.take<T>(plan.heads * p.rows);
+    width = arena.take<T>(plan.heads * p.rows);
+    partial_bytes = plan.chunks > 1 ? KeyGradients<T>::bytes(p) : 0;
+    partial_keys = reinterpret_cast<uintptr_t>(arena.take<char>(partial_bytes * plan.heads * plan.chunks));
+  }
+
+  KeyGradients<T> partial(const BackwardParams& p, int64_t slot) const {
+    Arena arena{partial_keys + uintptr_t(slot * partial_bytes)};
+    return KeyGradients<T>(p, arena);
+  }
+};
+
+// Softmax of a tile's part of each row of a block, each row relative to its own maximum there.
+template <class T>
+struct TileStatistics {
+  T *maximum, *sum, *product;  // [rows]: of the logits, of exp, of exp * dbeta
+};
+
+template <class T>
+struct BackwardScratch {
+  static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
+  int64_t key_stride, tile_row_stride, block_rows;
+  T *keys, *keys_transposed;       // scaled, tiles of [tile, D] and [D, tile]
+  T* values_transposed;            // tiles of [Dv, tile]
+  Row<T>* rows;                    // one block
+  T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
+  T* grad_query;                   // one block, [rows, D]
+  T *weights, *grads;              // one block, tiles of [rows, tile]
+  T* statistics;                   // one block, TileStatistics of each tile
+  T* delta;                        // [rows]
+  T* keep;                         // [tile]
+  uintptr_t key_gradients;         // only with a single chunk
+
+  BackwardScratch(const BackwardParams& p, const BackwardPlan& plan, Arena& arena) {
+    block_rows = p.rows < backward_block_rows ? p.rows : backward_block_rows;
+    key_stride = spread_stride<T>(p.head_size);
+    tile_row_stride = spread_stride<T>(p.keys < backward_tile_keys ? p.keys : backward_tile_keys);
+    keys = arena.take<T>(p.keys * key_stride);
+    keys_transposed = arena.take<T>(plan.tiles * p.head_size * tile_row_stride);
+    values_transposed = arena.take<T>(plan.tiles * p.value_size * tile_row_stride);
+    rows = arena.take<Row<T>>(block_rows);
+    query = arena.take<T>(block_rows * tile_stride<T>);
+    grad_context = arena.take<T>(block_rows * tile_stride<T>);
+    grad_query = arena.take<T>(block_rows * key_stride);
+    weights = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
+    grads = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
+    statistics = arena.take<T>(plan.tiles * 3 * statistics_rows);
+    delta = arena.take<T>(statistics_rows);
+    keep = arena.take<T>(backward_tile_keys + 4 * lanes<T>);
+    key_gradients = reinterpret_cast<uintptr_t>(arena.take<char>(plan.chunks > 1 ? 0 : KeyGradients<T>::bytes(p)));
+  }
+
+  TileStatistics<T> statistics_of(int64_t tile) const {
+    T* first = statistics + tile * 3 * statistics_rows;
+    return {first, first + statistics_rows, first + 2 * statistics_rows};
+  }
+  int64_t tile_offset(int64_t tile) const { return tile * block_rows * tile_stride<T>; }
+};
+
+GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
+
+template <class T>
+constexpr T lowest_finite = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+
+// One row of a tile, seen > 0: scores become exponentials, and gradients of dropped weights those of weights.
+template <PriorKind kind, bool dropout, class T>
+GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, const RowPrior<T>& prior,
+                                 const T* keep, const TileStatistics<T>& statistics, int64_t row) {
+  constexpr int n = lanes<T>;
+  Vector<T> t = count_up<T>() + first_t, largest = broadcast(lowest_finite<T>);
+  for (int64_t c = 0; c < seen; c += n, t += T(n)) {
+    Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t);
+    if (seen - c < n) x = first_lanes<T>(seen - c) ? x : broadcast<T>(-T(__builtin_inf()));
+    store(weights + c, x);
+    largest = maximum(x, largest);
+  }
+  const T shift = max_of_lanes<T>(largest);
+  Vector<T> sum{}, product{};
+  for (int64_t c = 0; c < seen; c += n) {
+    const Vector<T> weight = Math<T>::exp(load(weights + c) - shift);
+    store(weights + c, weight);
+    sum += weight;
+    Vector<T> grad = load(grads + c);
+    if constexpr (dropout) store(grads + c, grad *= load(keep + c));
+    product += weight * grad;
+  }
+  statistics.maximum[row] = shift;
+  statistics.sum[row] = sum_of_lanes<T>(sum);
+  statistics.product[row] = sum_of_lanes<T>(product);
+}
+
+template <class T>
+struct PriorSums {
+  T center, width;  // over j of ds times the prior's terms
+};
+
+// One row of a tile: exponentials become dropped weights, and gradients of weights those of logits.
+// Both are 0 from `seen` to `width`.
+template <PriorKind kind, bool dropout, class T>
+GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
+                                  const RowPrior<T>& prior, T factor, T delta, const T* keep, PriorSums<T>& sums) {
+  constexpr int n = lanes<T>;
+  Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
+  int64_t c = 0;
+  for (; c < seen; c += n, t += T(n)) {
+    const Vector<T> weight = load(weights + c) * factor;
+    Vector<T> grad = load(grads + c);
+    // what stands past `seen` may belong to a key no row sees, and be NaN
+    if (seen - c < n) grad = first_lanes<T>(seen - c) ? grad : Vector<T>{};
+    grad = weight * (grad - delta);
+    if constexpr (dropout) store(weights + c, weight * load(keep + c));
+    else store(weights + c, weight);
+    store(grads + c, grad);
+    if constexpr (kind != PriorKind::none) {
+      const PriorTerms<Vector<T>> terms = prior_terms<kind, Math<T>>(prior, t);
+      center += grad * terms.center;
+      width_sum += grad * terms.width;
+    }
+  }
+  for (; c < width; c += n) {
+    store(weights + c, Vector<T>{});
+    store(grads + c, Vector<T>{});
+  }
+  if constexpr (kind != PriorKind::none) {
+    sums.center += sum_of_lanes<T>(center);
+    sums.width += sum_of_lanes<T>(width_sum);
+  }
+}
+
+// One block of rows of one head. Calls are made in this order.
+template <class E, class T>
+struct BackwardBlock {
+  const BackwardParams& p;
+  const BackwardScratch<T>& s;
+  int64_t b, h, first_row, row_count, largest;
+
+  BackwardBlock(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t first_row,
+                int64_t row_count)
+      : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
+    for (int64_t r = 0; r < row_count; ++r) s.rows[r] = make_row<T>(p, b, h, first_row + r);
+    largest = largest_visible(s.rows, row_count);
+    pack_rows(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, T(1), s.query,
+              tile_stride<T>);
+    pack_rows(row_of<E>(p.grad_context, b, h, first_row), p.grad_context.row_stride, row_count, p.value_size, T(1),
+              s.grad_context, tile_stride<T>);
+    // a row that sees nothing may hold anything
+    for (int64_t r = 0; r < row_count; ++r) {
+      if (s.rows[r].visible > 0) continue;
+      fill_zero(s.query + r * tile_stride<T>, tile_columns);
+      fill_zero(s.grad_context + r * tile_stride<T>, tile_columns);
+    }
+  }
+
+  int64_t tiles() const { return (largest + backward_tile_keys - 1) / backward_tile_keys; }
+  // how many keys of a tile a row, or the row among `count` that sees most, may use
+  int64_t seen(int64_t tile, int64_t row, int64_t count = 1) const {
+    return clamp_to(largest_visible(s.rows + row, count) - tile * backward_tile_keys, backward_tile_keys);
+  }
+
+  template <class Body>
+  GMA_INLINE void for_each_group(Body body) const {
+    const Groups groups = split_into_groups(row_count);
+    for (int64_t row = 0; row < row_count; row += groups.size)
+      body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
+  }
+
+  void exponentiate(int64_t tile) const {
+    constexpr int64_t stride = tile_stride<T>;
+    T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
+    const TileStatistics<T> statistics = s.statistics_of(tile);
+    const int64_t first_key = tile * backward_tile_keys;
+    for_each_group([&](int64_t row, int count) {
+      const int64_t width = seen(tile, row, count);
+      if (width > 0) {
+        multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
+                                  s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride,
+                                  weights + row * stride, stride, false);
+        multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
+                                  s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
+                                  grads + row * stride, stride, false);
+      }
+      with_prior(p.prior, [&](auto kind) {
+        with_flag(p.drop_below > 0, [&](auto dropout) {
+          for (int64_t r = row; r < row + count; ++r) {
+            const int64_t visible = seen(tile, r);
+            if (visible == 0) {
+              statistics.maximum[r] = lowest_finite<T>;
+              statistics.sum[r] = statistics.product[r] = 0;
+              continue;
+            }
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
+            exponentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible,
+                                                        T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
+                                                        s.keep, statistics, r);
+          }
+        });
+      });
+    });
+  }
+
+  // Leaves delta of each row, and in `sum` of each tile what its exponentials have to be multiplied with.
+  void normalise() const {
+    constexpr int n = lanes<T>;
+    for (int64_t r = 0; r < row_count; r += n) {
+      Vector<T> largest = broadcast(lowest_finite<T>), sum{}, product{};
+      for (int64_t tile = 0; tile < tiles(); ++tile)
+        largest = maximum(load(s.statistics_of(tile).maximum + r), largest);
+      for (int64_t tile = 0; tile < tiles(); ++tile) {
+        const TileStatistics<T> part = s.statistics_of(tile);
+        const Vector<T> factor = Math<T>::exp(load(part.maximum + r) - largest);
+        sum += factor * load(part.sum + r);
+        product += factor * load(part.product + r);
+        store(part.maximum + r, factor);
+      }
+      for (int64_t tile = 0; tile < tiles(); ++tile)
+        store(s.statistics_of(tile).sum + r, load(s.statistics_of(tile).maximum + r) / sum);
+      store(s.delta + r, product / sum);
+    }
+  }
+
+  void differentiate(int64_t tile, PriorSums<T>* sums, const KeyGradients<T>& gradients) const {
+    constexpr int64_t stride = tile_stride<T>;
+    T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
+    const T* factors = s.statistics_of(tile).sum;
+    const int64_t first_key = tile * backward_tile_keys, width = clamp_to(largest - first_key, backward_tile_keys);
+    for_each_group([&](int64_t row, int count) {
+      with_prior(p.prior, [&](auto kind) {
+        with_flag(p.drop_below > 0, [&](auto dropout) {
+          for (int64_t r = row; r < row + count; ++r) {
+            const int64_t visible = seen(tile, r);
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
+            differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
+                                                         T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
+                                                         factors[r], s.delta[r], s.keep, sums[r]);
+          }
+        });
+      });
+      multiply<Left::as_stored>(count, p.head_size, seen(tile, row, count), grads + row * stride,
+                                s.keys + first_key * s.key_stride, s.key_stride, s.grad_query + row * s.key_stride,
+                                s.key_stride, tile > 0);
+    });
+
+    const Groups groups = split_into_groups(width);
+    for (int64_t k = 0; k < width; k += groups.size) {
+      const int count = int(width - k < groups.size ? width - k : groups.size);
+      // only the rows from the first to the last that see the first of these keys
+      int64_t first = 0, last = row_count;
+      while (first < last && s.rows[first].visible <= first_key + k) ++first;
+      while (last > first && s.rows[last - 1].visible <= first_key + k) --last;
+      multiply<Left::transposed>(count, p.value_size, last - first, weights + first * stride + k,
+                                 s.grad_context + first * stride, stride,
+                                 gradients.value + (first_key + k) * gradients.value_stride, gradients.value_stride,
+                                 true);
+      multiply<Left::transposed>(count, p.head_size, last - first, grads + first * stride + k,
+                                 s.query + first * stride, stride,
+                                 gradients.key + (first_key + k) * gradients.key_stride, gradients.key_stride, true);
+    }
+  }
+};
+
+// The first `keys` keys and values of a tile of one head.
+template <class E, class T>
+void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t tile, int64_t keys) {
+  const int64_t first_key = tile * backward_tile_keys;
+  const E *key = row_of<E>(p.key, b, h, first_key), *value = row_of<E>(p.value, b, h, first_key);
+  pack_rows(key, p.key.row_stride, keys, p.head_size, T(p.scale), s.keys + first_key * s.key_stride, s.key_stride);
+  pack_transposed(key, p.key.row_stride, keys, p.head_size, T(p.scale),
+                  s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride);
+  pack_transposed(value, p.value.row_stride, keys, p.value_size, T(1),
+                  s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride);
+}
+
+template <class E, class T>
+void write_key_gradients(const BackwardParams& p, int64_t b, int64_t h, const KeyGradients<T>& gradients) {
+  for (int64_t k = 0; k < p.keys; ++k) {
+    unpack_row(gradients.key + k * gradients.key_stride, p.head_size, T(p.scale), row_of<E>(p.grad_key, b, h, k));
+    unpack_row(gradients.value + k * gradients.value_stride, p.value_size, T(1), row_of<E>(p.grad_value, b, h, k));
+  }
+}
+
+// Rows first_row .. end_row of one head. center, width: their gradients, [T].
+template <class E, class T>
+void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t end_row,
+                    const BackwardScratch<T>& s, const KeyGradients<T>& gradients, T* center, T* width) {
+  fill_zero(gradients.key, p.keys * gradients.key_stride);
+  fill_zero(gradients.value, p.keys * gradients.value_stride);
+  int64_t largest = 0;
+  for (int64_t i = first_row; i < end_row; ++i) {
+    const int64_t visible = visible_of(p, b, h, i);
+    largest = visible > largest ? visible : largest;
+  }
+  for (int64_t tile = 0; tile * backward_tile_keys < largest; ++tile)
+    pack_keys<E>(p, s, b, h, tile, clamp_to(largest - tile * backward_tile_keys, backward_tile_keys));
+
+  for (int64_t row = first_row; row < end_row; row += backward_block_rows) {
+    const int64_t count = clamp_to(end_row - row, backward_block_rows);
+    const BackwardBlock<E, T> block(p, s, b, h, row, count);
+    PriorSums<T> sums[backward_block_rows] = {};
+    for (int64_t tile = 0; tile < block.tiles(); ++tile) block.exponentiate(tile);
+    block.normalise();
+    if (block.largest == 0) fill_zero(s.grad_query, count * s.key_stride);
+    for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, sums, gradients);
+    for (int64_t r = 0; r < count; ++r) {
+      unpack_row(s.grad_query + r * s.key_stride, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
+      PriorFactors<T> factors{};
+      if (s.rows[r].visible > 0)
+        with_prior(p.prior, [&](auto kind) { factors = prior_factors<kind.value>(s.rows[r].prior); });
+      center[row + r] = factors.center * sums[r].center;
+      width[row + r] = factors.width * sums[r].width;
+    }
+  }
+}
+
+// [B, H, T] to the caller's memory, summed over the heads in order if they share one value.
+template <class T>
+void write_row_gradients(const BackwardParams& p, int64_t b, const T* from, const View<void>& to) {
+  const bool shared = to.head_stride == 0;
+  for (int64_t h = 0; h < p.heads; ++h)
+    for (int64_t i = 0; i < p.rows; ++i) {
+      T* at = row_of<T>(to, b, h, i);
+      const T own = from[(b * p.heads + h) * p.rows + i];
+      *at = shared && h > 0 ? *at + own : own;
+    }
+}
+
+template <class T>
+GMA_INLINE void add_to(T* sum, const T* term, int64_t count) {
+  for (int64_t c = 0; c < count; c += lanes<T>) store(sum + c, load(sum + c) + load(term + c));
+}
+
+template <class E>
+int64_t backward_workspace(const BackwardParams& p) {
+  Arena measure{0};
+  BackwardWorkspace<Arithmetic<E>>(p, plan_backward(p), measure);
+  return measure.used;
+}
+
+// workspace: backward_workspace(p) bytes, 64-byte aligned
+template <class E>
+void backward_all(const BackwardParams& p, void* workspace, const Parallel& parallel) {
+  using T = Arithmetic<E>;
+  const BackwardPlan plan = plan_backward(p);
+  Arena arena{reinterpret_cast<uintptr_t>(workspace)}, measure{0};
+  const BackwardWorkspace<T> space(p, plan, arena);
+  BackwardScratch<T>(p, plan, measure);
+  const double cells = double(plan.heads) * double(p.rows) * double(p.keys);
+
+  // the last rows of a sentence usually see most: they go first
+  for_each_task(parallel, plan.heads * plan.chunks, cells * 5 * double(p.head_size + p.value_size), measure.used,
+                [&](int64_t task, Arena scratch) {
+    const BackwardScratch<T> s(p, plan, scratch);
+    const int64_t slot = plan.heads * plan.chunks - 1 - task, head = slot % plan.heads;
+    const int64_t b = head / p.heads, h = head % p.heads, first_row = slot / plan.heads * plan.chunk_rows;
+    const int64_t end_row = first_row + clamp_to(p.rows - first_row, plan.chunk_rows);
+    Arena own{s.key_gradients};
+    const KeyGradients<T> gradients = plan.chunks > 1 ? space.partial(p, slot) : KeyGradients<T>(p, own);
+    backward_chunk<E>(p, b, h, first_row, end_row, s, gradients, space.center + head * p.rows,
+                      space.width + head * p.rows);
+    if (plan.chunks == 1) write_key_gradients<E>(p, b, h, gradients);
+  });
+
+  if (plan.chunks > 1)
+    for_each_task(parallel, plan.heads, double(plan.heads) * double(p.keys) * 200, 64, [&](int64_t head, Arena) {
+      const KeyGradients<T> total = space.partial(p, head);
+      for (int64_t chunk = 1; chunk < plan.chunks; ++chunk) {
+        const KeyGradients<T> part = space.partial(p, chunk * plan.heads + head);
+        add_to(total.key, part.key, p.keys * total.key_stride);
+        add_to(total.value, part.value, p.keys * total.value_stride);
+      }
+      write_key_gradients<E>(p, head / p.heads, head % p.heads, total);
+    });
+  for (int64_t b = 0; b < p.batches; ++b) {
+    write_row_gradients(p, b, space.center, p.grad_center);
+    write_row_gradients(p, b, space.width, p.grad_width);
+  }
+}
+
+}  // namespace GMA_SIMD_LEVEL
+}  // namespace gma

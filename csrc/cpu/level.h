@@ -1,0 +1,21 @@
+// The kernels of one instruction-set level, as seen from outside its unit.
+#pragma once
+
+#include "../gaussian_attention.h"
+
+namespace gma {
+
+struct Level {
+  const char* name;
+  void (*forward)(const ForwardParams&, const Parallel&);
+  int64_t (*backward_workspace)(const BackwardParams&);
+  void (*backward)(const BackwardParams&, void* workspace, const Parallel&);
+  void (*attention_weights)(const ForwardParams&, void* weights, const Parallel&);
+};
+
+#if defined(__x86_64__)
+extern const Level avx512_level, avx2_level;
+#endif
+extern const Level baseline_level;
+
+}  // namespace gma

@@ -1,0 +1,34 @@
+// The Python module gma_kernels._C: facts about the build and the choice of SIMD level. No tensors.
+// Importing it loads the library, which registers the operators.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "gaussian_attention.h"
+
+#ifndef GMA_BUILD_FLAGS
+#define GMA_BUILD_FLAGS ""
+#endif
+
+PYBIND11_MODULE(_C, module) {
+  namespace py = pybind11;
+  module.def("build_facts", [] {
+    py::dict facts;
+#if defined(__clang__)
+    facts["compiler"] = "clang " __clang_version__;
+#else
+    facts["compiler"] = "gcc " __VERSION__;
+#endif
+    facts["flags"] = GMA_BUILD_FLAGS;
+#if defined(__x86_64__)
+    facts["simd_levels"] = std::vector<std::string>{"avx512", "avx2", "baseline"};
+#else
+    facts["simd_levels"] = std::vector<std::string>{"baseline"};
+#endif
+    facts["cuda_architectures"] = std::vector<std::string>{};
+    return facts;
+  });
+  module.def("simd_level", &gma::simd_level);
+  module.def("simd_levels", &gma::simd_levels);
+  module.def("use_simd", &gma::use_simd, py::arg("level"));
+}
