@@ -42,12 +42,12 @@ def problem(batch: int, rows: int, keys: int, everything_visible: bool = False, 
 
 
 def decoding_problem(streams: int, keys: int, capacity: int) -> Problem:
-    """One target row per stream; keys and values are views into longer caches. Everything is visible."""
+    """One row per stream, the streams spread evenly along the diagonal; keys and values are views into longer caches."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(streams, HEADS, 1, HEAD_SIZE, generator=generator)
     key, value = torch.randn(2, streams, HEADS, capacity, HEAD_SIZE, generator=generator)[..., :keys, :]
-    center = torch.full((streams, 1, 1), keys - 1.0)
-    return Problem(query, key, value, center, center / 2, torch.full((streams, 1, 1), keys, dtype=torch.int32))
+    center = (torch.arange(1, streams + 1) * (keys / streams)).reshape(streams, 1, 1)
+    return Problem(query, key, value, center, center / 2, (center + 1).floor().clamp(max=keys).int())
 
 
 def native(p: Problem) -> Tensor:
@@ -88,13 +88,15 @@ def plain_sdpa(p: Problem) -> Tensor:
     return scaled_dot_product_attention(p.query, p.key, p.value)
 
 
-def with_gradients(attention: Callable[[Problem], Tensor]) -> Callable[[Problem], tuple[Tensor, ...]]:
+def with_gradients(attention: Callable[[Problem], Tensor], p: Problem) -> Callable[[], tuple[Tensor, ...]]:
     """Forward, then backward to every floating-point input the contender uses."""
+    inputs = [x.detach().requires_grad_() for x in p[:5]]
+    tracked = Problem(*inputs, p.visible)
+    grad = torch.ones(p.query.transpose(1, 2).shape, dtype=p.query.dtype).transpose(1, 2)
 
-    def run(p: Problem) -> tuple[Tensor, ...]:
-        inputs = [x.detach().requires_grad_() for x in p[:5]]
-        context = attention(Problem(*inputs, p.visible))
-        return context, *torch.autograd.grad(context, inputs, torch.ones_like(context), allow_unused=True)
+    def run() -> tuple[Tensor, ...]:
+        context = attention(tracked)
+        return context, *torch.autograd.grad(context, inputs, grad, allow_unused=True)
 
     return run
 
@@ -112,6 +114,8 @@ CONTENDERS: dict[str, Callable[[Problem], Tensor]] = {
 def largest_error(p: Problem, gradients: bool) -> float:
     """Of the native result against the float64 reference: max |x − x₆₄| / max(1, max |x₆₄|), worst tensor."""
     exact = Problem(*(x.double() for x in p[:5]), p.visible)
-    run = with_gradients if gradients else (lambda attention: lambda p: (attention(p),))
-    pairs = zip(run(native)(p), run(plain_reference)(exact))
+    if gradients:
+        pairs = zip(with_gradients(native, p)(), with_gradients(plain_reference, exact)())
+    else:
+        pairs = [(native(p), plain_reference(exact))]
     return max(((x - x64).abs().max() / x64.abs().max().clamp(min=1)).item() for x, x64 in pairs)

@@ -29,8 +29,7 @@ def test_forward_and_backward(benchmark, batch, length, rounds):
     p = problem(batch, length, length)
     refuse_if_wrong(p, gradients=True)
     benchmark.extra_info.update(suite="forward+backward", size=f"B={batch} T=S={length}")
-    training = {name: with_gradients(f) for name, f in CONTENDERS.items()}
-    interleaved(benchmark, {name: lambda f=f: f(p) for name, f in training.items()}, rounds)
+    interleaved(benchmark, {name: with_gradients(f, p) for name, f in CONTENDERS.items()}, rounds)
 
 
 @pytest.mark.parametrize(("streams", "keys", "rounds"), [(64, 256, 60), (1, 32, 500)])

@@ -42,8 +42,7 @@ def test_scaling(benchmark):
     """Time per visible cell, forward+backward, at 8192 and at 512."""
     refuse_if_wrong(problem(1, 512, 512), gradients=True)
     long, short = problem(1, 8192, 8192), problem(16, 512, 512)
-    train = with_gradients(native)
-    times = interleaved(benchmark, {"8192": lambda: train(long), "512": lambda: train(short)}, 7)
+    times = interleaved(benchmark, {"8192": with_gradients(native, long), "512": with_gradients(native, short)}, 7)
     per_cell = {"8192": times["8192"] / long.cells, "512": times["512"] / short.cells}
     benchmark.extra_info.update(
         suite="scaling", size="T=S=8192 against 512", time_per_cell_ratio=per_cell["8192"] / per_cell["512"]
@@ -54,11 +53,11 @@ MEASURE_PEAK = """
 import json, resource, sys, torch
 from contenders import literal, native, problem, with_gradients
 torch.set_num_threads(2)
-run = with_gradients({"literal": literal, "native": native}[sys.argv[1]])
-run(problem(1, 64, 64))  # code, threads and small buffers are not what is measured
-p = problem(1, 4096, 4096)
+attention = {"literal": literal, "native": native}[sys.argv[1]]
+with_gradients(attention, problem(1, 64, 64))()  # code, threads and small buffers are not what is measured
+run = with_gradients(attention, problem(1, 4096, 4096))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-results = run(p)
+results = run()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 outputs = sum(x.numel() * x.element_size() for x in results) / 1024
 print(json.dumps((peak - before - outputs) / 1024))

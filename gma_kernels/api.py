@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gma_kernels.backends import choose_backend
-from gma_kernels.ops import OPERATORS
+from gma_kernels.ops import OPERATORS, call
 from gma_kernels.reference import PRIORS, accumulation_dtype
 
 LARGEST_HEAD = 256
@@ -57,7 +57,7 @@ def gaussian_attention(
     index, scale = _check_settings(query, prior, scale)
     drop_seed = _dropout_seed(query, dropout_p, seed)
     operator = OPERATORS[choose_backend(backend, query.device.type)].forward
-    return operator(query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
+    return call(operator, query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
 
 
 def attention_weights(
@@ -78,7 +78,7 @@ def attention_weights(
     _check_tensors(query, key, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
     operator = OPERATORS[choose_backend(backend, query.device.type)].weights
-    return operator(query, key, center, width, visible, index, scale)
+    return call(operator, query, key, center, width, visible, index, scale)
 
 
 # Decoding calls these for every word of every stream, so each attribute of a tensor is read once: that is what costs.

@@ -53,6 +53,14 @@ def define(backend: str) -> None:
     _register_autograd(backend, *OPERATORS[backend])
 
 
+def call(operator: torch._ops.OpOverload, *arguments):
+    """Call an operator, straight at its kernel when no gradient is wanted: decoding feels the way round by autograd."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return operator(*arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*arguments)
+
+
 def _empty_rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, width: int) -> Tensor:
     return like.new_empty(batch, rows, heads, width).transpose(1, 2)
 

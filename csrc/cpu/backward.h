@@ -118,9 +118,6 @@ struct BackwardScratch {
 
 GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
 
-template <class T>
-constexpr T lowest_finite = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
-
 // One row of a tile, seen > 0: scores become exponentials, and gradients of dropped weights those of weights.
 template <PriorKind kind, bool dropout, class T>
 GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, const RowPrior<T>& prior,
@@ -241,6 +238,10 @@ struct BackwardBlock {
       with_prior(p.prior, [&](auto kind) {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
+            if (tile == 0) {
+              expect_row<E>(p.grad_query, b, h, first_row + r, p.head_size);
+              if (first_row + r < p.keys) expect_row<E>(p.grad_key, b, h, first_row + r, p.head_size);
+            }
             const int64_t visible = seen(tile, r);
             if (visible == 0) {
               statistics.maximum[r] = lowest_finite<T>;
@@ -286,6 +287,7 @@ struct BackwardBlock {
       with_prior(p.prior, [&](auto kind) {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
+            if (tile == 0 && first_row + r < p.keys) expect_row<E>(p.grad_value, b, h, first_row + r, p.value_size);
             const int64_t visible = seen(tile, r);
             if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
             differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,

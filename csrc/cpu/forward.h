@@ -91,9 +91,11 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
                             false);
 
   Vector<T> partial[group_lanes<T>] = {};
-  for (int r = 0; r < count; ++r)
+  for (int r = 0; r < count; ++r) {
+    if (first_key == 0) expect_row<E>(p.context, b, h, first_row + row + r, p.value_size);
     partial[r] = add_prior<kind, masked>(s.scores + r * tile_stride<T>, width, rows[r].visible - first_key,
                                          T(first_key + 1 - rows[r].prior.peak), rows[r].prior, broadcast(maxima[r]));
+  }
   T correction[group_lanes<T>];
   for (int r = 0; r < count; r += n) {
     Vector<T>(&square)[n] = *reinterpret_cast<Vector<T>(*)[n]>(partial + r);
@@ -136,7 +138,7 @@ void forward_rows(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
   const Groups groups = split_into_groups(row_count);
   for (int64_t r = 0; r < groups.count * group_lanes<T>; ++r) {
     // the lowest finite number, so that a tile of nothing but -inf makes no NaN
-    s.maximum[r] = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+    s.maximum[r] = lowest_finite<T>;
     s.sum[r] = 0;
   }
   const int64_t last_key = largest_visible(s.rows, row_count);

@@ -7,6 +7,9 @@ namespace gma {
 namespace GMA_SIMD_LEVEL {
 
 template <class T>
+constexpr T lowest_finite = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+
+template <class T>
 struct MathConstants;
 
 template <>

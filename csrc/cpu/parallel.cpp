@@ -33,7 +33,7 @@ class Scratch {
 thread_local Scratch thread_scratch;
 
 struct Queue {
-  int64_t tasks, scratch_bytes;
+  int64_t tasks, grain, scratch_bytes;
   void (*task)(const void*, int64_t, void*);
   const void* state;
   std::atomic<int64_t> next{0};
@@ -47,15 +47,18 @@ void drain(void* opaque) {
     queue.out_of_memory = true;
     return;
   }
-  for (int64_t index; (index = queue.next.fetch_add(1, std::memory_order_relaxed)) < queue.tasks;)
-    queue.task(queue.state, index, scratch);
+  for (int64_t first; (first = queue.next.fetch_add(queue.grain, std::memory_order_relaxed)) < queue.tasks;)
+    for (int64_t index = first; index < std::min(first + queue.grain, queue.tasks); ++index)
+      queue.task(queue.state, index, scratch);
 }
 
 }  // namespace
 
 void run_tasks(const Parallel& parallel, int64_t tasks, int64_t scratch_bytes,
                void (*task)(const void*, int64_t, void*), const void* state) {
-  Queue queue{tasks, scratch_bytes, task, state};
+  // neighbours are heads of one sentence, whose rows share pages: better one thread for some of them
+  const int64_t grain = std::clamp<int64_t>(tasks / 32, 1, 8);
+  Queue queue{tasks, grain, scratch_bytes, task, state};
   const int workers = int(std::min<int64_t>(parallel.threads, tasks));
   if (workers > 1) {
     parallel.run(workers, drain, &queue);

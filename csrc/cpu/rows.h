@@ -20,6 +20,13 @@ GMA_INLINE E* row_of(const View<void>& view, int64_t b, int64_t h, int64_t i) {
   return static_cast<E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
 }
 
+// Asks for a row of an output before it is written: its cache lines arrive while something else is computed.
+template <class E>
+GMA_INLINE void expect_row(const View<void>& view, int64_t b, int64_t h, int64_t i, int64_t columns) {
+  const char* row = reinterpret_cast<const char*>(row_of<E>(view, b, h, i));
+  for (int64_t byte = 0; byte < columns * int64_t(sizeof(E)); byte += 64) __builtin_prefetch(row + byte, 1);
+}
+
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
   const View<const int32_t>& view = p.visible;
   const int64_t visible = view.data[b * view.batch_stride + h * view.head_stride + i * view.row_stride];
