@@ -42,7 +42,7 @@ def problem(batch: int, rows: int, keys: int, everything_visible: bool = False, 
 
 
 def decoding_problem(streams: int, keys: int, capacity: int) -> Problem:
-    """One row per stream, the streams spread evenly along the diagonal; keys and values are views into longer caches."""
+    """One row per stream, the streams spread along the diagonal; keys and values are views into longer caches."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(streams, HEADS, 1, HEAD_SIZE, generator=generator)
     key, value = torch.randn(2, streams, HEADS, capacity, HEAD_SIZE, generator=generator)[..., :keys, :]

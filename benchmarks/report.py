@@ -65,6 +65,14 @@ def limit_lines(results: dict) -> list[str]:
             )
         elif info["suite"] == "scaling":
             lines.append(f"Time per visible cell, {info['size']}: {info['time_per_cell_ratio']:.2f}×.")
+        elif info["suite"] == "overhead":
+            parts = info["microseconds"]
+            lines.append(
+                f"One call from Python, {info['size']}: {parts['whole call']:.0f} µs, of which validation "
+                f"{parts['validation']:.0f} µs and the operator {parts['operator']:.0f} µs "
+                f"({parts['operator with nothing to compute']:.0f} µs with nothing to compute: torch's dispatch of ten "
+                f"arguments, and two outputs). Plain SDPA, three arguments: {parts['plain SDPA']:.0f} µs."
+            )
         elif info["suite"] == "memory":
             size = info["megabytes"]
             lines.append(

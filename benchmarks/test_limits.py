@@ -1,13 +1,18 @@
-"""How close the native kernels come to what the machine can do: arithmetic, memory, scaling."""
+"""How close the native kernels come to what the machine can do: arithmetic, memory, scaling, overhead."""
 
 import json
+import statistics
 import subprocess
 import sys
+import timeit
 
 import torch
-from contenders import HEAD_SIZE, native, problem, with_gradients
+from contenders import HEAD_SIZE, decoding_problem, native, plain_sdpa, problem, with_gradients
 from interleave import interleaved
 from test_attention import refuse_if_wrong
+
+from gma_kernels.api import _check_tensors
+from gma_kernels.ops import OPERATORS, call
 
 GEMM = 2048
 # five products of the backward, two of the forward, each 2·D a cell
@@ -49,18 +54,48 @@ def test_scaling(benchmark):
     )
 
 
+def test_overhead_of_one_call(benchmark):
+    """One stream, S = 32: the whole call from Python, and what its parts cost. Not interleaved: caches are warm."""
+    p = decoding_problem(1, 32, capacity=64)
+    refuse_if_wrong(p, gradients=False)
+    operator = OPERATORS["native"].forward
+    nothing = p._replace(visible=torch.zeros_like(p.visible))
+    with torch.no_grad():
+        parts = {
+            "whole call": lambda: native(p),
+            "validation": lambda: _check_tensors(*p[:2], *p[3:], p.value),
+            "operator": lambda: call(operator, *p, None, 0, HEAD_SIZE**-0.5, 0.0),
+            "operator with nothing to compute": lambda: call(operator, *nothing, None, 0, HEAD_SIZE**-0.5, 0.0),
+            "plain SDPA": lambda: plain_sdpa(p),
+        }
+        microseconds = {name: median_microseconds(part) for name, part in parts.items()}
+        benchmark.pedantic(parts["whole call"], rounds=1)
+    benchmark.extra_info.update(suite="overhead", size="1 stream, S=32", microseconds=microseconds)
+
+
+def median_microseconds(run, repeats: int = 25, calls: int = 400) -> float:
+    return statistics.median(timeit.repeat(run, repeat=repeats, number=calls)) / calls * 1e6
+
+
 MEASURE_PEAK = """
-import json, resource, sys, torch
+import json, pathlib, sys, torch
 from contenders import literal, native, problem, with_gradients
 torch.set_num_threads(2)
 attention = {"literal": literal, "native": native}[sys.argv[1]]
 with_gradients(attention, problem(1, 64, 64))()  # code, threads and small buffers are not what is measured
 run = with_gradients(attention, problem(1, 4096, 4096))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def kilobytes(name):
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split(name + ":")[1].split()[0])
+
+
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+before = kilobytes("VmRSS")
 results = run()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 outputs = sum(x.numel() * x.element_size() for x in results) / 1024
-print(json.dumps((peak - before - outputs) / 1024))
+print(json.dumps((kilobytes("VmHWM") - before - outputs) / 1024))
 """
 
 

@@ -13,7 +13,7 @@ namespace gma {
 namespace GMA_SIMD_LEVEL {
 
 constexpr int64_t backward_tile_keys = tile_columns;
-constexpr int64_t backward_block_rows = 8 * group_rows;
+constexpr int64_t backward_block_rows = 48;
 
 struct BackwardPlan {
   int64_t heads, chunks, chunk_rows, tiles;

@@ -16,7 +16,7 @@ template <>
 struct MathConstants<float> {
   static constexpr int mantissa_bits = 23;
   static constexpr int32_t exponent_bias = 127;
-  static constexpr float lowest = -88.0f;  // rounds to an exponent whose bits are all 0
+  static constexpr float lowest = -60.0f;
   static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
   // (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, highest power first
   static constexpr float exp_series[] = {1.39261836e-3f, 8.36317905e-3f, 4.16665546e-2f, 1.66665770e-1f, 0.5f};
@@ -28,7 +28,7 @@ template <>
 struct MathConstants<double> {
   static constexpr int mantissa_bits = 52;
   static constexpr int64_t exponent_bias = 1023;
-  static constexpr double lowest = -709.0;
+  static constexpr double lowest = -600.0;
   static constexpr double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;
   static constexpr double exp_series[] = {
       2.51003854955103191e-8, 2.76200884454097482e-7, 2.75572684599970648e-6, 2.48015212959543751e-5,
@@ -52,7 +52,8 @@ struct Math {
   using V = Vector<T>;
   using Constants = MathConstants<T>;
 
-  // x <= 88 (709 in double); results below the smallest normal number are 0
+  // x <= 88 (709 in double). Below `lowest` it is 0: of a softmax such a term is nothing, and what is
+  // computed from it would soon be denormal, which is slow.
   static GMA_INLINE V exp(V x) {
     constexpr T log2_e = T(1.44269504088896340736);
     // adding this rounds to an integer, which lands with the bias in the lowest bits
@@ -62,7 +63,8 @@ struct Math {
     const V n = shifted - shift;
     const V r = (bounded - n * Constants::ln2_high) - n * Constants::ln2_low;
     const V power = bit_cast<V>(bit_cast<BitsVector<T>>(shifted) << Constants::mantissa_bits);
-    return (polynomial(r, Constants::exp_series) * (r * r) + r) * power + power;
+    const V y = (polynomial(r, Constants::exp_series) * (r * r) + r) * power + power;
+    return x < Constants::lowest ? V{} : y;
   }
 
   // x a positive normal number
