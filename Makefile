@@ -1,6 +1,7 @@
 # make demo    the ten-line example, run for real
 # make test    the test suite
 # make bench   the benchmarks, one table of ratios and a figure
+# make sanitize   the kernels under sanitizers
 # Both set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
 PYTHON ?= python3
@@ -38,6 +39,27 @@ bench: setup
 
 bench-publish: bench
 	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
+
+# the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
+CXX ?= c++
+FUZZ := build/fuzz
+FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=fast -fno-math-errno -fsanitize=address,undefined -fno-sanitize-recover
+CASES ?= 400
+SEED ?= 1
+ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+build/fuzz/avx2.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c
+build/fuzz/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl
+endif
+
+sanitize: $(FUZZ)/fuzz
+	$(FUZZ)/fuzz $(CASES) $(SEED)
+
+$(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/native_cpp/fuzz.cpp
+	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
+
+$(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h)
+	mkdir -p $(FUZZ)
+	$(CXX) $(FUZZ_FLAGS) -c $< -o $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -59,7 +59,7 @@ def _status(name: str) -> BackendStatus:
 
 def backends() -> dict[str, BackendStatus]:
     """Every backend by name: whether it is available, why or why not, its devices and dtypes."""
-    return {name: _status(name) for name in PROBES}
+    return {name: probe() for name, probe in PROBES.items()}
 
 
 @torch._dynamo.assume_constant_result

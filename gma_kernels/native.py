@@ -15,6 +15,9 @@ REMEDY = "reinstall with a C++ compiler: pip install --no-build-isolation --forc
 def status() -> tuple[bool, str]:
     """Whether the extension can be used, and how it was built or why it is missing."""
     if extension is not None:
-        return True, f"{extension.simd_level()}, compiled by {extension.build_facts()['compiler']}"
+        try:
+            return True, f"{extension.simd_level()}, compiled by {extension.build_facts()['compiler']}"
+        except ValueError as error:
+            return False, f"{error}; set the environment variable GMA_SIMD to one of these, or unset it"
     reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else f"the extension is not built ({failure})"
     return False, f"{reason}; {REMEDY}"

@@ -1,8 +1,9 @@
 """Random cases, independent formulas and error bounds shared by the tests of the operator."""
 
+import contextlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gma_kernels
+from gma_kernels.native import extension
 
 PRIORS = ("gaussian", "laplace", "linear", "none")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -34,6 +36,25 @@ GRAD_LAYOUTS = ("contiguous", "rows_first", "cache", "expanded")
 VISIBLE_KINDS = ("ragged", "ragged", "ragged", "diagonal", "all", "none", "one", "lengths", "past_the_end")
 CENTER_KINDS = ("inside", "inside", "inside", "outside", "integer", "half", "huge", "tiny", "mixed")
 WIDTH_KINDS = ("ordinary", "ordinary", "ordinary", "half_center", "tiny", "huge", "mixed")
+
+
+# 'native' stands for each SIMD level this machine has, best first: 'native avx512', 'native avx2', …
+CPU_BACKENDS = ("reference", *(f"native {level}" for level in (extension.simd_levels() if extension else ("missing",))))
+
+
+@contextlib.contextmanager
+def using(backend: str) -> Iterator[str]:
+    """The name of a backend of CPU_BACKENDS as the operator takes it, with its SIMD level in force."""
+    name, _, level = backend.partition(" ")
+    if extension is None or not level:
+        yield name
+        return
+    before = extension.simd_level()
+    extension.use_simd(level)
+    try:
+        yield name
+    finally:
+        extension.use_simd(before)
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -1,6 +1,7 @@
 """Which backends there are, and what happens when the one asked for is not."""
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import simple_inputs
+from gma_kernels.native import extension
+from tests.numerics import CPU_BACKENDS, simple_inputs, using
 
 NAMES = ["reference", "native", "triton", "cuda"]
 
@@ -108,3 +110,28 @@ def test_automatic_choice_equals_the_preferred_backend():
     preferred = "native" if gma_kernels.backends()["native"].available else "reference"
     expected = gma_kernels.gaussian_attention(*inputs, backend=preferred)
     assert torch.equal(gma_kernels.gaussian_attention(*inputs), expected)
+
+
+def test_the_native_backend_names_the_level_in_use():
+    for name in CPU_BACKENDS:
+        with using(name) as backend:
+            status = gma_kernels.backends()[backend]
+            assert not status.available or name.partition(" ")[2] in status.reason
+
+
+@pytest.mark.skipif(extension is None, reason="no native extension")
+@pytest.mark.parametrize("level", ["sse9", "", "AVX2"])
+def test_an_unknown_level_is_refused_with_the_choices(level):
+    with pytest.raises(ValueError, match="baseline"):
+        extension.use_simd(level)
+
+
+@pytest.mark.skipif(extension is None, reason="no native extension")
+def test_the_environment_chooses_the_level():
+    code = "import gma_kernels; print(gma_kernels.backends()['native'].reason)"
+    for level in extension.simd_levels():
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "GMA_SIMD": level}, capture_output=True)
+        assert level in done.stdout.decode()
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "GMA_SIMD": "mmx"}, capture_output=True)
+    assert "mmx" in done.stdout.decode() + done.stderr.decode()
+    assert done.returncode >= 0, "the process must not die of a signal"

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import Case, Inputs, allowed, error, run, run_yardstick, yardstick
+from tests.numerics import CPU_BACKENDS, Case, Inputs, allowed, error, run, run_yardstick, yardstick
 
 CASES_PER_CHUNK = 100
-CHUNKS = [("reference", chunk) for chunk in range(2)] + [("native", chunk) for chunk in range(20)]
+# 200 cases for the reference, 2,000 for each SIMD level
+CHUNKS = [(name, chunk) for name in CPU_BACKENDS for chunk in range(2 if name == "reference" else 20)]
 
 
 def kept_weights(case: Case) -> torch.Tensor | None:
@@ -46,23 +47,14 @@ def checked(case: Case, backend: str) -> list[str]:
         return [f"{type(exception).__name__}: {exception} in {case}"]
 
 
-def require(backend: str) -> None:
-    status = gma_kernels.backends()[backend]
-    if not status.available:
-        pytest.skip(f"{backend}: {status.reason}")
-
-
-@pytest.mark.parametrize(("backend", "chunk"), CHUNKS)
+@pytest.mark.parametrize(("backend", "chunk"), CHUNKS, indirect=["backend"])
 def test_forward_gradients_and_weights_of_random_cases(backend, chunk):
-    require(backend)
     seeds = range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK)
     found = [line for seed in seeds for line in checked(Case.draw(seed), backend)]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("backend", ["reference", "native"])
 def test_gradients_through_the_weights_of_random_cases(backend):
-    require(backend)
     found = []
     for seed in range(10_000, 10_100):
         case = Case.draw(seed)
