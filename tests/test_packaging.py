@@ -49,9 +49,16 @@ def wheel_without_native(folder: Path, **environment) -> Path:
 
 
 def native_reason(unpacked: Path) -> str:
-    code = "import gma_kernels; s = gma_kernels.backends()['native']; assert not s.available; print(s.reason)"
-    # -S would hide torch: put the unpacked wheel before the editable installation instead
-    return run(sys.executable, "-c", f"import sys; sys.path.insert(0, {str(unpacked)!r}); {code}")
+    code = f"""
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+sys.path.insert(0, {str(unpacked)!r})
+import gma_kernels
+status = gma_kernels.backends()["native"]
+assert not status.available
+print(status.reason)
+"""
+    return run(sys.executable, "-c", code)
 
 
 def test_source_distribution_holds_the_kernels(distributions):

@@ -239,8 +239,8 @@ struct BackwardBlock {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
             if (tile == 0) {
-              expect_row<E>(p.grad_query, b, h, first_row + r, p.head_size);
-              if (first_row + r < p.keys) expect_row<E>(p.grad_key, b, h, first_row + r, p.head_size);
+              expect_row<E, Access::write>(p.grad_query, b, h, first_row + r, p.head_size);
+              expect_next_head<E>(p, b, h, first_row + r);
             }
             const int64_t visible = seen(tile, r);
             if (visible == 0) {
@@ -287,7 +287,13 @@ struct BackwardBlock {
       with_prior(p.prior, [&](auto kind) {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
-            if (tile == 0 && first_row + r < p.keys) expect_row<E>(p.grad_value, b, h, first_row + r, p.value_size);
+            if (tile == 0) {
+              if (h + 1 < p.heads) expect_row<E, Access::read>(p.grad_context, b, h + 1, first_row + r, p.value_size);
+              if (first_row + r < p.keys) {
+                expect_row<E, Access::write>(p.grad_key, b, h, first_row + r, p.head_size);
+                expect_row<E, Access::write>(p.grad_value, b, h, first_row + r, p.value_size);
+              }
+            }
             const int64_t visible = seen(tile, r);
             if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
             differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
@@ -410,8 +416,9 @@ void backward_all(const BackwardParams& p, void* workspace, const Parallel& para
   for_each_task(parallel, plan.heads * plan.chunks, cells * 5 * double(p.head_size + p.value_size), measure.used,
                 [&](int64_t task, Arena scratch) {
     const BackwardScratch<T> s(p, plan, scratch);
-    const int64_t slot = plan.heads * plan.chunks - 1 - task, head = slot % plan.heads;
-    const int64_t b = head / p.heads, h = head % p.heads, first_row = slot / plan.heads * plan.chunk_rows;
+    const int64_t chunk = plan.chunks - 1 - task / plan.heads, head = task % plan.heads;
+    const int64_t slot = chunk * plan.heads + head, first_row = chunk * plan.chunk_rows;
+    const int64_t b = head / p.heads, h = head % p.heads;
     const int64_t end_row = first_row + clamp_to(p.rows - first_row, plan.chunk_rows);
     Arena own{s.key_gradients};
     const KeyGradients<T> gradients = plan.chunks > 1 ? space.partial(p, slot) : KeyGradients<T>(p, own);

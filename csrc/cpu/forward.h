@@ -92,7 +92,10 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
 
   Vector<T> partial[group_lanes<T>] = {};
   for (int r = 0; r < count; ++r) {
-    if (first_key == 0) expect_row<E>(p.context, b, h, first_row + row + r, p.value_size);
+    if (first_key == 0) {
+      expect_row<E, Access::write>(p.context, b, h, first_row + row + r, p.value_size);
+      expect_next_head<E>(p, b, h, first_row + row + r);
+    }
     partial[r] = add_prior<kind, masked>(s.scores + r * tile_stride<T>, width, rows[r].visible - first_key,
                                          T(first_key + 1 - rows[r].prior.peak), rows[r].prior, broadcast(maxima[r]));
   }

@@ -20,11 +20,23 @@ GMA_INLINE E* row_of(const View<void>& view, int64_t b, int64_t h, int64_t i) {
   return static_cast<E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
 }
 
-// Asks for a row of an output before it is written: its cache lines arrive while something else is computed.
-template <class E>
-GMA_INLINE void expect_row(const View<void>& view, int64_t b, int64_t h, int64_t i, int64_t columns) {
+// Memory is asked for one row at a time between the computations on other rows, so that it arrives meanwhile.
+enum class Access { read, write };
+template <class E, Access access, class View>
+GMA_INLINE void expect_row(const View& view, int64_t b, int64_t h, int64_t i, int64_t columns) {
   const char* row = reinterpret_cast<const char*>(row_of<E>(view, b, h, i));
-  for (int64_t byte = 0; byte < columns * int64_t(sizeof(E)); byte += 64) __builtin_prefetch(row + byte, 1);
+  for (int64_t byte = 0; byte < columns * int64_t(sizeof(E)); byte += 64)
+    __builtin_prefetch(row + byte, access == Access::write);
+}
+
+// Row i of what a thread reads next: its tasks are neighbouring heads.
+template <class E>
+GMA_INLINE void expect_next_head(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
+  if (h + 1 == p.heads) return;
+  expect_row<E, Access::read>(p.query, b, h + 1, i, p.head_size);
+  if (i >= p.keys) return;
+  expect_row<E, Access::read>(p.key, b, h + 1, i, p.head_size);
+  expect_row<E, Access::read>(p.value, b, h + 1, i, p.value_size);
 }
 
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
