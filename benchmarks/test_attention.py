@@ -36,6 +36,6 @@ def test_forward_and_backward(benchmark, batch, length, rounds):
 def test_decoding(benchmark, streams, keys, rounds):
     p = decoding_problem(streams, keys, capacity=2 * keys)
     refuse_if_wrong(p, gradients=False)
-    benchmark.extra_info.update(suite="decoding", size=f"{streams} streams, S={keys}")
+    benchmark.extra_info.update(suite="decoding", size=f"{streams} stream{'s' * (streams > 1)}, S={keys}")
     with torch.no_grad():
         interleaved(benchmark, {name: lambda f=f: f(p) for name, f in CONTENDERS.items()}, rounds)
