@@ -1,8 +1,8 @@
-# make demo    the ten-line example, run for real
-# make test    the test suite
-# make bench   the benchmarks, one table of ratios and a figure
+# make demo       train a Gaussian and a plain attention layer on a small task, and draw what was learned
+# make test       the test suite
+# make bench      the benchmarks, one table of ratios and a figure
 # make sanitize   the kernels under sanitizers
-# Both set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
+# All but the last set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup demo test test-all bench bench-publish sanitize lint format clean
+.PHONY: setup demo demo-publish test test-all bench bench-publish sanitize lint format clean
 
 setup: $(READY)
 
@@ -20,10 +20,16 @@ $(READY): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13"
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	@test ! -f gma_kernels/_native_missing.txt || { echo "no native backend:"; cat gma_kernels/_native_missing.txt; }
 	touch $(READY)
 
 demo: setup
 	$(BIN)/gma demo
+
+# the README's picture
+demo-publish: setup
+	$(BIN)/gma demo --output docs
+	rm docs/attention.pdf
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"
@@ -41,14 +47,16 @@ bench-publish: bench
 	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
 
 # the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
-CXX ?= c++
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
 FUZZ := build/fuzz
-FUZZ_FLAGS := -std=c++17 -O1 -g -ffp-contract=fast -fno-math-errno -fsanitize=address,undefined -fno-sanitize-recover
+FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -ffp-contract=fast -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover
 CASES ?= 400
 SEED ?= 1
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
-build/fuzz/avx2.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c
-build/fuzz/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl
+build/fuzz/avx2.o: FUZZ_FLAGS += -mavx2 -mfma
+build/fuzz/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
 endif
 
 sanitize: $(FUZZ)/fuzz
@@ -57,7 +65,7 @@ sanitize: $(FUZZ)/fuzz
 $(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/native_cpp/fuzz.cpp
 	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
 
-$(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h)
+$(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h) Makefile
 	mkdir -p $(FUZZ)
 	$(CXX) $(FUZZ_FLAGS) -c $< -o $@
 

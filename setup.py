@@ -1,7 +1,7 @@
 """Builds the native extension where it can, and installs as pure Python where it cannot.
 
     GMA_BUILD_NATIVE=0   leave the extension out
-    CXX, CXXFLAGS        the compiler and extra flags, as usual
+    CXX, CXXFLAGS, LDFLAGS   the compiler and extra flags, as usual
 
 Everything else about the package is in pyproject.toml.
 """
@@ -17,13 +17,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # the kernels need infinities and NaN to behave, so no -ffast-math
-FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 # the oldest torch whose stable ABI the extension may rely on: 2.10
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # one unit per SIMD level, chosen from at run time; nothing else may use these flags, or it would die on older CPUs
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX2 = ["-mavx2", "-mfma"]
 LEVEL_FLAGS = {"avx2": AVX2, "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]} if IS_X86 else {}
 
 
@@ -57,19 +57,23 @@ class BuildNative(build_ext):
             sources = sorted(Path("csrc").glob("**/*.cpp"))
             objects = list(pool.map(lambda source: compile_source(compiler, includes, build, source), sources))
         shared = ["-bundle", "-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else ["-shared"]
-        run([*compiler, *shared, *map(str, objects), *libraries, "-o", str(library)])
+        run([*compiler, *shared, *environment_flags("CXXFLAGS", "LDFLAGS"), *objects, *libraries, "-o", str(library)])
 
 
 class NativeUnavailable(Exception):
     """Why there is no native backend in this installation."""
 
 
-def compile_source(compiler: list[str], includes: list[str], build: Path, source: Path) -> Path:
-    target = build / f"{source.stem}.o"
+def compile_source(compiler: list[str], includes: list[str], build: Path, source: Path) -> str:
+    target = build / f"{'_'.join(source.with_suffix('').parts)}.o"
     facts = f'-DGMA_BUILD_FLAGS="{" ".join(FLAGS)}"'
-    extra = [*LEVEL_FLAGS.get(source.stem, []), *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    extra = [*LEVEL_FLAGS.get(source.stem, []), *environment_flags("CXXFLAGS")]
     run([*compiler, *FLAGS, *extra, facts, STABLE_ABI, *includes, "-c", str(source), "-o", str(target)])
-    return target
+    return str(target)
+
+
+def environment_flags(*names: str) -> list[str]:
+    return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
 
 
 def find_compiler() -> list[str]:
@@ -88,14 +92,15 @@ def dependencies(python_includes: list[str]) -> tuple[list[str], list[str]]:
     try:
         import pybind11
         from torch.utils import cpp_extension
-    except ImportError as error:
+    except (ImportError, OSError) as error:
+        culprit = getattr(error, "name", None) or error
         raise NativeUnavailable(
-            f"{error.name} could not be imported at installation; install torch and pybind11 first, then this package "
+            f"{culprit} could not be imported at installation; install torch and pybind11 first, then this package "
             "with --no-build-isolation"
         ) from error
     folders = [*python_includes, pybind11.get_include(), *cpp_extension.include_paths()]
     includes = [flag for folder in folders for flag in ("-isystem", folder)]
-    return [*includes, "-Icsrc"], [*(f"-L{path}" for path in cpp_extension.library_paths()), "-ltorch_cpu", "-lc10"]
+    return [*includes, "-Icsrc"], [*(f"-L{path}" for path in cpp_extension.library_paths()), "-ltorch_cpu"]
 
 
 def run(command: list[str]) -> None:

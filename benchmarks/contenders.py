@@ -1,5 +1,6 @@
 """What is compared: our operator, and what a user would otherwise write. All take the same `Problem`."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -67,12 +68,14 @@ def literal(p: Problem) -> Tensor:
     return posterior @ p.value
 
 
-def plain_reference(p: Problem) -> Tensor:
+def reference_backend(p: Problem) -> Tensor:
+    return gma_kernels.gaussian_attention(*p, backend="reference")
+
+
+@functools.partial(torch.compile, dynamic=False)  # every size is compiled for itself, the best it can do
+def compiled_reference(p: Problem) -> Tensor:
+    """The reference's formulas without the operator around them, so that the compiler can fuse them."""
     return reference.forward(*p, None, "gaussian", HEAD_SIZE**-0.5, 0.0)[0]
-
-
-# dynamic=False: every size is compiled for itself, the best it can do
-compiled_reference = torch.compile(plain_reference, dynamic=False)
 
 
 def sdpa_with_bias(p: Problem) -> Tensor:
@@ -104,18 +107,27 @@ def with_gradients(attention: Callable[[Problem], Tensor], p: Problem) -> Callab
 CONTENDERS: dict[str, Callable[[Problem], Tensor]] = {
     "native": native,
     "literal": literal,
-    "reference": plain_reference,
+    "reference": reference_backend,
     "compiled reference": compiled_reference,
     "SDPA with bias": sdpa_with_bias,
     "plain SDPA": plain_sdpa,
 }
 
 
-def largest_error(p: Problem, gradients: bool) -> float:
-    """Of the native result against the float64 reference: max |x − x₆₄| / max(1, max |x₆₄|), worst tensor."""
+# plain SDPA computes something else
+SAME_RESULT = tuple(name for name in CONTENDERS if name != "plain SDPA")
+TOLERANCE = 2e-5
+
+
+def refuse_if_wrong(p: Problem, gradients: bool, names: tuple[str, ...] = SAME_RESULT) -> None:
+    """Compare with the float64 reference: max |x − x₆₄| / max(1, max |x₆₄|), of the output and every gradient."""
     exact = Problem(*(x.double() for x in p[:5]), p.visible)
-    if gradients:
-        pairs = zip(with_gradients(native, p)(), with_gradients(plain_reference, exact)())
-    else:
-        pairs = [(native(p), plain_reference(exact))]
-    return max(((x - x64).abs().max() / x64.abs().max().clamp(min=1)).item() for x, x64 in pairs)
+    expected = _results(reference_backend, exact, gradients)
+    for name in names:
+        for x, x64 in zip(_results(CONTENDERS[name], p, gradients), expected):
+            error = ((x - x64).abs().max() / x64.abs().max().clamp(min=1)).item()
+            assert error <= TOLERANCE, f"{name} is wrong (error {error:.1e}): no speed is reported for this case"
+
+
+def _results(attention: Callable[[Problem], Tensor], p: Problem, gradients: bool) -> tuple[Tensor, ...]:
+    return with_gradients(attention, p)() if gradients else (attention(p),)

@@ -65,11 +65,19 @@ def limit_lines(results: dict) -> list[str]:
             )
         elif info["suite"] == "scaling":
             lines.append(f"Time per visible cell, {info['size']}: {info['time_per_cell_ratio']:.2f}×.")
+        elif info["suite"] == "bandwidth":
+            speed = info["gigabytes_per_second"]
+            lines.append(
+                f"Decoding, {info['size']}: native reads the visible half of the keys and values at "
+                f"{speed['native']:.0f} GB/s, the paper's three steps read all of them at {speed['literal']:.0f} GB/s, "
+                f"and summing up a tensor of that size runs at {speed['sum']:.0f} GB/s."
+            )
         elif info["suite"] == "overhead":
             parts = info["microseconds"]
             lines.append(
-                f"One call from Python, {info['size']}: {parts['whole call']:.0f} µs, of which validation "
-                f"{parts['validation']:.0f} µs and the operator {parts['operator']:.0f} µs "
+                f"One call from Python, {info['size']}, in a loop of its own (caches warm, unlike in the table): "
+                f"{parts['whole call']:.0f} µs, of which validation {parts['validation']:.0f} µs and the operator "
+                f"{parts['operator']:.0f} µs "
                 f"({parts['operator with nothing to compute']:.0f} µs with nothing to compute: torch's dispatch of ten "
                 f"arguments, and two outputs). Plain SDPA, three arguments: {parts['plain SDPA']:.0f} µs."
             )

@@ -7,11 +7,21 @@ import sys
 import timeit
 
 import torch
-from contenders import HEAD_SIZE, decoding_problem, native, plain_sdpa, problem, with_gradients
+from conftest import THREADS
+from contenders import (
+    HEAD_SIZE,
+    decoding_problem,
+    literal,
+    native,
+    plain_sdpa,
+    problem,
+    refuse_if_wrong,
+    with_gradients,
+)
 from interleave import interleaved
-from test_attention import refuse_if_wrong
 
-from gma_kernels.api import _check_tensors
+from gma_kernels.api import _check_settings, _check_tensors, _dropout_seed
+from gma_kernels.backends import choose_backend
 from gma_kernels.ops import OPERATORS, call
 
 GEMM = 2048
@@ -21,8 +31,8 @@ USEFUL_FLOPS = {"forward": 4 * HEAD_SIZE, "backward": 10 * HEAD_SIZE}
 
 def test_arithmetic(benchmark):
     """Useful arithmetic with everything visible, as a share of the machine's own matrix product."""
-    refuse_if_wrong(problem(1, 512, 512, everything_visible=True), gradients=True)
     p = problem(1, 2048, 2048, everything_visible=True)
+    refuse_if_wrong(p, gradients=True, names=("native",))
     a, b = torch.randn(2, GEMM, GEMM)
     tracked = [x.detach().requires_grad_() for x in p[:5]]
     context = native(type(p)(*tracked, p.visible))
@@ -45,25 +55,50 @@ def test_arithmetic(benchmark):
 
 def test_scaling(benchmark):
     """Time per visible cell, forward+backward, at 8192 and at 512."""
-    refuse_if_wrong(problem(1, 512, 512), gradients=True)
     long, short = problem(1, 8192, 8192), problem(16, 512, 512)
+    refuse_if_wrong(problem(1, 2048, 2048), gradients=True, names=("native",))  # 8192 would need 30 GB to check
     times = interleaved(benchmark, {"8192": with_gradients(native, long), "512": with_gradients(native, short)}, 7)
     per_cell = {"8192": times["8192"] / long.cells, "512": times["512"] / short.cells}
     benchmark.extra_info.update(
-        suite="scaling", size="T=S=8192 against 512", time_per_cell_ratio=per_cell["8192"] / per_cell["512"]
+        suite="scaling",
+        size="B=1 T=S=8192 against B=16 T=S=512",
+        time_per_cell_ratio=per_cell["8192"] / per_cell["512"],
+    )
+
+
+def test_bandwidth_of_decoding(benchmark):
+    """64 streams, S = 256: how fast visible keys and values are read, against summing up a tensor of all of them."""
+    p = decoding_problem(64, 256, capacity=512)
+    refuse_if_wrong(p, gradients=False, names=("native", "literal"))
+    everything = torch.randn(p.key.numel() + p.value.numel())
+    with torch.no_grad():
+        contenders = {"native": lambda: native(p), "literal": lambda: literal(p), "sum": everything.sum}
+        times = interleaved(benchmark, contenders, 40)
+    size = {"native": 2 * p.cells * HEAD_SIZE * 4, "literal": everything.numel() * 4, "sum": everything.numel() * 4}
+    benchmark.extra_info.update(
+        suite="bandwidth",
+        size="64 streams, S=256",
+        gigabytes_per_second={name: size[name] / times[name] * 1e-6 for name in size},
     )
 
 
 def test_overhead_of_one_call(benchmark):
     """One stream, S = 32: the whole call from Python, and what its parts cost. Not interleaved: caches are warm."""
     p = decoding_problem(1, 32, capacity=64)
-    refuse_if_wrong(p, gradients=False)
+    refuse_if_wrong(p, gradients=False, names=("native",))
     operator = OPERATORS["native"].forward
     nothing = p._replace(visible=torch.zeros_like(p.visible))
+
+    def validate():
+        _check_tensors(*p[:2], *p[3:], p.value)
+        _check_settings(p.query, "gaussian", None)
+        _dropout_seed(p.query, 0.0, None)
+        choose_backend("native", p.query.device.type)
+
     with torch.no_grad():
         parts = {
             "whole call": lambda: native(p),
-            "validation": lambda: _check_tensors(*p[:2], *p[3:], p.value),
+            "validation": validate,
             "operator": lambda: call(operator, *p, None, 0, HEAD_SIZE**-0.5, 0.0),
             "operator with nothing to compute": lambda: call(operator, *nothing, None, 0, HEAD_SIZE**-0.5, 0.0),
             "plain SDPA": lambda: plain_sdpa(p),
@@ -80,7 +115,7 @@ def median_microseconds(run, repeats: int = 25, calls: int = 400) -> float:
 MEASURE_PEAK = """
 import json, pathlib, sys, torch
 from contenders import literal, native, problem, with_gradients
-torch.set_num_threads(2)
+torch.set_num_threads(int(sys.argv[2]))
 attention = {"literal": literal, "native": native}[sys.argv[1]]
 with_gradients(attention, problem(1, 64, 64))()  # code, threads and small buffers are not what is measured
 run = with_gradients(attention, problem(1, 4096, 4096))
@@ -104,10 +139,10 @@ def test_memory(benchmark):
 
     def extra_megabytes(name: str) -> float:
         folder = __file__.rsplit("/", 1)[0]
-        command = [sys.executable, "-c", MEASURE_PEAK, name]
+        command = [sys.executable, "-c", MEASURE_PEAK, name, str(THREADS)]
         return json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
 
-    refuse_if_wrong(problem(1, 64, 64), gradients=True)
+    refuse_if_wrong(problem(1, 64, 64), gradients=True, names=("native", "literal"))
     megabytes = benchmark.pedantic(lambda: {name: extra_megabytes(name) for name in ("native", "literal")})
     benchmark.extra_info.update(
         suite="memory",

@@ -43,6 +43,7 @@ void require_tensor(const char* name, const Tensor& tensor, Dtype dtype, Sizes s
   require(tensor.layout() == torch::headeronly::Layout::Strided, name, " is not a strided tensor");
   require(tensor.scalar_type() == dtype, name, " has dtype ", torch::headeronly::toString(tensor.scalar_type()),
           "; expected ", torch::headeronly::toString(dtype));
+  require(tensor.numel() == 0 || tensor.data_ptr() != nullptr, name, " has no memory: its storage was freed");
   const IntHeaderOnlyArrayRef expected(sizes.begin(), sizes.size()), given = tensor.sizes();
   if (!(given == expected)) require(false, name, " has shape ", shape_text(given), "; expected ", shape_text(expected));
 }
@@ -96,9 +97,10 @@ void describe_rows(const Tensor& query, const Tensor& key, const Tensor& center,
   p.rows = query.size(2);
   p.keys = key.size(2);
   p.head_size = query.size(3);
+  require(p.heads >= 1, "query has no heads; expected at least one");
   require(p.head_size >= 1 && p.head_size <= gma::max_head_size, "query has ", p.head_size,
           " columns; expected 1 to ", gma::max_head_size);
-  require(p.rows < (int64_t(1) << 31) && p.keys < (int64_t(1) << 31), "T and S must be below 2**31");
+  require(p.rows < (int64_t(1) << 30) && p.keys < (int64_t(1) << 30), "T and S must be below 2**30");
   p.query = matrix_view<const void>("query", query, dtype, {p.batches, p.heads, p.rows, p.head_size});
   p.key = matrix_view<const void>("key", key, dtype, {p.batches, p.heads, p.keys, p.head_size});
   p.center = row_view<const void>("center", center, row_dtype(dtype), p);
@@ -170,6 +172,7 @@ std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value
   return {context, logsumexp};
 }
 
+// context and logsumexp are part of the schema all backends share; this one computes rows anew and only checks them
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> native_backward(
     Tensor grad_context, Tensor query, Tensor key, Tensor value, Tensor center, Tensor width, Tensor visible,
     std::optional<Tensor> seed, Tensor context, Tensor logsumexp, int64_t prior, double scale, double dropout_p) {
@@ -178,9 +181,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> native_backward(
   const Dtype dtype = query.scalar_type();
   describe_values(value, dtype, seed, dropout_p, p);
   const Sizes context_sizes = {p.batches, p.heads, p.rows, p.value_size};
-  p.context = matrix_view<void>("context", context, dtype, context_sizes);
+  require_tensor("context", context, dtype, context_sizes);
   require_tensor("logsumexp", logsumexp, row_dtype(dtype), {p.batches, p.heads, p.rows});
-  p.logsumexp = row_view<void>("logsumexp", logsumexp, row_dtype(dtype), p);
   // autograd hands over expanded and transposed gradients
   require_tensor("grad_context", grad_context, dtype, context_sizes);
   if (grad_context.stride(3) != 1) grad_context = torch::stable::contiguous(grad_context);

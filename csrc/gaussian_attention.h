@@ -38,8 +38,8 @@ struct ForwardParams {
   View<const void> query, key, value;    // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
   View<const void> center, width;        // [B, H, T], float64 for float64, else float32
   View<const int32_t> visible;           // [B, H, T]
-  View<void> context;                    // [B, H, T, Dv]; read by the backward
-  View<void> logsumexp;                  // [B, H, T], of center's type; read by the backward
+  View<void> context;                    // [B, H, T, Dv]; not used by the backward, which computes rows anew
+  View<void> logsumexp;                  // [B, H, T], of center's type; nor is this
 };
 
 struct BackwardParams : ForwardParams {

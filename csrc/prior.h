@@ -34,7 +34,7 @@ struct PriorFactors {
 
 template <class V>
 struct PriorTerms {
-  V log_prior, center, width;
+  V center, width;
 };
 
 constexpr double sqrt_two = 1.41421356237309504880;
@@ -54,8 +54,7 @@ GMA_HOST_DEVICE RowPrior<T> make_row_prior(T center, T width, int32_t visible) {
   RowPrior<T> row;
   const T last = T(visible);
   const T nearest = center >= 1 ? (center <= last ? center : last) : T(1);
-  row.peak = int32_t(nearest + T(0.5));
-  row.peak = row.peak < visible ? row.peak : visible;
+  row.peak = nearest + T(0.5) >= last ? visible : int32_t(nearest + T(0.5));
   row.width_is_clamped = width < narrowest;
   row.width = row.width_is_clamped ? narrowest : width;
   row.inverse_width = 1 / row.width;
@@ -90,24 +89,23 @@ GMA_HOST_DEVICE V log_prior(const RowPrior<T>& row, V t) {
   }
 }
 
-// The logarithm with what its derivatives need; terms constant in j are dropped.
+// What the derivatives need of every position; terms constant in j are dropped. Not for PriorKind::none.
 template <PriorKind kind, class Math, class V, class T>
 GMA_HOST_DEVICE PriorTerms<V> prior_terms(const RowPrior<T>& row, V t) {
-  const T d = row.offset, a = row.inverse_width;
-  const V logarithm = log_prior<kind, Math>(row, t);
-  if constexpr (kind == PriorKind::none) {
-    return {logarithm, V{}, V{}};
-  } else if constexpr (kind == PriorKind::linear) {
-    const V distance = absolute(t + d), height = linear_height(row, distance);
-    const V slope = height > T(linear_floor) ? 1 / height : V{};
-    return {logarithm, t + d < 0 ? -slope : t + d > 0 ? slope : V{}, distance * a * slope};
+  const T d = row.offset;
+  const V z = t + d;
+  if constexpr (kind == PriorKind::linear) {
+    const V distance = absolute(z), rest = row.width - distance * T(0.5);
+    const V slope = linear_height(row, distance) > T(linear_floor) ? T(0.5) / rest : V{};
+    return {z < 0 ? -slope : z > 0 ? slope : V{}, distance * slope};
   } else {
-    // a weight of 0 must not meet an infinite logarithm; only positions out of sight exceed the peak
+    // a weight of 0 must not meet an infinite logarithm
     const T lowest = T(-1e30);
-    const V finite = logarithm < lowest ? lowest + V{} : logarithm > 0 ? V{} : logarithm;
-    if constexpr (kind == PriorKind::gaussian) return {logarithm, t, finite * T(-2)};
-    const V z = t + d, one = T(1) + V{};
-    return {logarithm, (z < 0 ? -one : z > 0 ? one : V{}) - T(d < 0 ? -1 : d > 0 ? 1 : 0), -finite};
+    const V logarithm = log_prior<kind, Math>(row, t);
+    const V finite = logarithm < lowest ? lowest + V{} : logarithm;
+    if constexpr (kind == PriorKind::gaussian) return {t, finite * T(-2)};
+    const V one = T(1) + V{};
+    return {(z < 0 ? -one : z > 0 ? one : V{}) - T(d < 0 ? -1 : d > 0 ? 1 : 0), -finite};
   }
 }
 
@@ -116,7 +114,7 @@ GMA_HOST_DEVICE PriorFactors<T> prior_factors(const RowPrior<T>& row) {
   const T a = row.inverse_width, unless_clamped = row.width_is_clamped ? T(0) : T(1);
   if constexpr (kind == PriorKind::gaussian) return {a * a, a * unless_clamped};
   if constexpr (kind == PriorKind::laplace) return {T(sqrt_two) * a, a * unless_clamped};
-  if constexpr (kind == PriorKind::linear) return {a / 2, a / 2 * unless_clamped};
+  if constexpr (kind == PriorKind::linear) return {1, a * unless_clamped};
   return {0, 0};
 }
 

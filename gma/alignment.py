@@ -4,12 +4,14 @@
 """
 
 import math
+import numbers
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gma_kernels.reference import full_precision
+from gma_kernels.reference import accumulation_dtype, full_precision
 
 WIDTH_RULES = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3, "predicted": None}
 POSITIONS = ("incremental", "absolute")
@@ -53,7 +55,7 @@ class PositivePredictor(nn.Module):
 
     def forward(self, scaled_query: Tensor) -> Tensor:
         """[B, T, E] → [B, 1 or H, T]"""
-        dtype = torch.float64 if scaled_query.dtype == torch.float64 else torch.float32
+        dtype = accumulation_dtype(scaled_query.dtype)
         with full_precision(scaled_query.device.type):
             hidden = torch.tanh(nn.functional.linear(scaled_query.to(dtype), self.hidden.weight.to(dtype)))
             exponent = nn.functional.linear(hidden, self.output.weight.to(dtype))
@@ -74,10 +76,10 @@ class Aligner(nn.Module):
 
     def __init__(self, embed_dim, outputs, delta, width_rule, positions, convention, device=None, dtype=None):
         super().__init__()
-        _check_choice("width_rule", width_rule, WIDTH_RULES)
-        _check_choice("positions", positions, POSITIONS)
-        _check_choice("convention", convention, CONVENTIONS)
-        self.delta = checked_delta(delta)
+        check_choice("width_rule", width_rule, WIDTH_RULES)
+        check_choice("positions", positions, POSITIONS)
+        check_choice("convention", convention, CONVENTIONS)
+        self.delta = _checked_delta(delta)
         self.width_rule, self.positions, self.convention = width_rule, positions, convention
         self.step = PositivePredictor(embed_dim, outputs, device, dtype)
         self.width = PositivePredictor(embed_dim, outputs, device, dtype) if width_rule == "predicted" else None
@@ -96,7 +98,7 @@ class Aligner(nn.Module):
     def forward(self, scaled_query: Tensor, source_lengths: Tensor, previous: Tensor | None = None) -> Alignment:
         """scaled_query: [B, T, E]; source_lengths: [B]; previous: [B, 1 or H], the position before the first row."""
         position = self._positions(self.step(scaled_query), previous)
-        dtype = torch.float64 if scaled_query.dtype == torch.float64 else torch.float32
+        dtype = accumulation_dtype(scaled_query.dtype)
         # 0-based in the authors' code, 1-based in the paper: the width depends on it
         counted_from_zero = self.convention == "reference"
         place = (position - 1.0).clamp(*REFERENCE_RANGE) if counted_from_zero else position
@@ -130,14 +132,14 @@ class Aligner(nn.Module):
             return torch.minimum(heard, longest).clamp(min=0.0).int()
 
 
-def checked_delta(delta: float) -> float:
-    if isinstance(delta, bool) or not isinstance(delta, int | float):
+def _checked_delta(delta: float) -> float:
+    if isinstance(delta, bool) or not isinstance(delta, numbers.Real):
         raise TypeError(f"delta is a {type(delta).__name__}; expected a number of source words, or inf for all")
     if math.isnan(delta):
         raise ValueError("delta is nan; expected a number of source words, or inf for all")
     return float(delta)
 
 
-def _check_choice(name: str, given: str, choices) -> None:
-    if given not in choices:
+def check_choice(name: str, given: str, choices: Collection[str]) -> None:
+    if not isinstance(given, str) or given not in choices:
         raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, choices))}")

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import gma_kernels
-from gma.alignment import Aligner, Alignment
+from gma.alignment import Aligner, Alignment, check_choice
 from gma.masks import leading_lengths
+from gma_kernels.api import LARGEST_HEAD
 from gma_kernels.reference import PRIORS
 
 
@@ -16,6 +17,10 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
     Takes and returns what `torch.nn.MultiheadAttention` does, with the same parameters, names and defaults, and adds
     an `aligner`. For every query row it predicts how far to move along the keys, multiplies the attention with a
     Gaussian centred there, and lets the row see the keys up to that position plus `delta` only.
+
+    Where it differs from `torch.nn.MultiheadAttention`: masks and padding must keep a leading prefix of the source (and
+    hold 0 and −inf if floating point); a row that may see nothing gives the output projection's bias, not NaN;
+    returned weights are those before dropout; a head has at most 256 features.
 
     Args (after those of `torch.nn.MultiheadAttention`):
         delta: how many source words to hear past the aligned position; `float("inf")` for all.
@@ -50,16 +55,15 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         if add_bias_kv or add_zero_attn:
             name = "add_bias_kv" if add_bias_kv else "add_zero_attn"
             raise ValueError(f"{name} is True; expected False: an extra key has no source position to align with")
-        if prior not in PRIORS:
-            raise ValueError(f"prior is {prior!r}; expected one of {', '.join(map(repr, PRIORS))}")
-        if backend != "auto" and backend not in gma_kernels.backends():
-            choices = ", ".join(map(repr, gma_kernels.backends()))
-            raise ValueError(f"backend is {backend!r}; expected one of 'auto', {choices}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout is {dropout}; expected 0 <= dropout < 1")
+        check_choice("prior", prior, PRIORS)
+        check_choice("backend", backend, ("auto", *gma_kernels.backends()))
+        if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout is {dropout!r}; expected a number, 0 <= dropout < 1")
         super().__init__(
             embed_dim, num_heads, dropout, bias, False, False, kdim, vdim, batch_first, device=device, dtype=dtype
         )
+        if self.head_dim > LARGEST_HEAD:
+            raise ValueError(f"a head has {self.head_dim} features; expected {LARGEST_HEAD} at most: use more heads")
         self.prior, self.share_heads, self.backend = prior, share_heads, backend
         self.aligner = Aligner(
             embed_dim, 1 if share_heads else num_heads, delta, width_rule, positions, convention, device, dtype
@@ -83,6 +87,11 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
     @classmethod
     def from_multihead_attention(cls, module: nn.MultiheadAttention, **options) -> "GaussianMultiheadAttention":
         """A Gaussian attention with the projections of a trained `torch.nn.MultiheadAttention`, copied."""
+        if not isinstance(module, nn.MultiheadAttention) or isinstance(module, cls):
+            raise TypeError(
+                f"module is a {type(module).__name__}; expected a torch.nn.MultiheadAttention "
+                "(a Gaussian one is copied by copy.deepcopy)"
+            )
         weight = module.out_proj.weight
         copy = cls(
             module.embed_dim,
@@ -132,6 +141,8 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal is True and attn_mask is None; is_causal is a hint about a mask: pass the mask")
         self._check_inputs(query, key, value)
+        if alignment is not None and not isinstance(alignment, Alignment):
+            raise TypeError(f"alignment is a {type(alignment).__name__}; expected a gma.Alignment or None")
         batched = query.dim() == 3
         query, key, value = (self._rows_after_batch(x) for x in (query, key, value))
         lengths = self._source_lengths(key, key_padding_mask)
@@ -169,14 +180,18 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query: as in `forward`.
-            source_lengths: [B], integer.
+            source_lengths: [B], integer; [1] without a batch.
             previous: [B, 1 or H], `position[..., -1]` of the rows before these, to go on from there; None at the start.
+                Absolute positions do not depend on it.
+
+        Returns:
+            An `Alignment` of [B, 1 or H, T] tensors, with B = 1 without a batch.
         """
         self._check_features("query", query, self.embed_dim)
         query = self._rows_after_batch(query)
         batch, outputs = query.shape[0], 1 if self.share_heads else self.num_heads
         _check_shape("source_lengths", source_lengths, (batch,))
-        if source_lengths.is_floating_point():
+        if source_lengths.is_floating_point() or source_lengths.dtype == torch.bool:
             raise TypeError(f"source_lengths has dtype {source_lengths.dtype}; expected integers")
         if previous is not None:
             _check_shape("previous", previous, (batch, outputs))
@@ -207,6 +222,7 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         batch, length, _ = key.shape
         if key_padding_mask is None:
             return torch.full((batch,), length, dtype=torch.int32, device=key.device)
+        _check_is_tensor("key_padding_mask", key_padding_mask)
         mask = key_padding_mask.unsqueeze(0) if key_padding_mask.dim() == 1 else key_padding_mask
         if mask.shape != (batch, length):
             shape = tuple(key_padding_mask.shape)
@@ -215,6 +231,7 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     def _row_limits(self, attn_mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """int32 [1, 1, T] or [B, H, T]"""
+        _check_is_tensor("attn_mask", attn_mask)
         batch, rows, length = query.shape[0], query.shape[1], key.shape[1]
         together = (rows, length)
         each = (batch * self.num_heads, rows, length)
@@ -239,16 +256,24 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     @staticmethod
     def _check_features(name: str, x: Tensor, features: int) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+        _check_is_tensor(name, x)
+        if x.is_nested:
+            raise TypeError(
+                f"{name} is a nested tensor; expected a padded one: in a torch.nn.TransformerEncoder, set "
+                "use_nested_tensor = False"
+            )
         if x.dim() not in (2, 3):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 3 dimensions, or 2 without a batch")
         if x.shape[-1] != features:
             raise ValueError(f"{name} has {x.shape[-1]} features; expected {features}")
 
 
-def _check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+def _check_is_tensor(name: str, x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+
+
+def _check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    _check_is_tensor(name, x)
     if x.shape != shape:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {list(shape)}")

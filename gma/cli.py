@@ -25,7 +25,7 @@ def demo(
     updates: Annotated[int, typer.Option(min=1, help="Training updates per layer.")] = 300,
     seed: Annotated[int, typer.Option(help="Of the weights and the data.")] = 0,
 ) -> None:
-    """Train one Gaussian attention layer for a few seconds, and draw what it learned."""
+    """Train a Gaussian and a plain attention layer on a small task, and draw what the Gaussian one learned."""
     from gma import demo
 
     demo.run(output, updates, seed, console)

@@ -48,6 +48,7 @@ def run(output: Path, updates: int, seed: int, console: Console) -> None:
 
 
 def train(reader: Reader, updates: int, seed: int, console: Console, name: str) -> None:
+    """Teach `reader` on fresh random sentences, with a progress bar."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(reader.parameters(), LEARNING_RATE)
     for _ in track(range(updates), description=f"training {name}", console=console):

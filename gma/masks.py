@@ -29,9 +29,9 @@ def _leading_lengths(mask: Tensor, name: str) -> Tensor:
     elif not is_prefix.all():
         row = (~is_prefix.all(dim=-1)).nonzero()[0].tolist()
         raise ValueError(
-            f"{name}, row {row}, does not keep a leading prefix of the source (with only 0 and -inf if it is floating "
-            "point). Gaussian attention can hide the end of the source, not its middle: pad on the right, and give "
-            "other positions a low score through the keys instead"
+            f"{name}, row {row}, does not keep a leading prefix of the source, or holds numbers other than 0 and -inf. "
+            "Gaussian attention can hide the end of the source, not its middle: pad on the right, or use "
+            "torch.nn.MultiheadAttention for this mask"
         )
     return lengths
 

@@ -33,6 +33,7 @@ class Batch(NamedTuple):
 
 
 def draw(size: int, generator: torch.Generator) -> Batch:
+    """Random sentences; a step past the last word stays on it."""
     kind = torch.randint(KINDS, (size, WORDS), generator=generator)
     meaning = torch.randint(MEANINGS, (size, WORDS), generator=generator)
     step = torch.randint(STEPS, (size, ROWS), generator=generator)
@@ -53,6 +54,7 @@ class Reader(nn.Module):
         self.answer = nn.Linear(size, MEANINGS)
 
     def queries(self, batch: Batch) -> Tensor:
+        """[B, T, E]"""
         return self.kind(batch.wanted_kind) + self.step(batch.step)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -61,5 +63,6 @@ class Reader(nn.Module):
         return self.answer(context), weights
 
     def align(self, batch: Batch) -> gma.Alignment:
+        """Of a reader with Gaussian attention: [B, 1, T] each."""
         lengths = torch.full((batch.kind.shape[0],), batch.kind.shape[1], dtype=torch.int32)
         return self.attention.align(self.queries(batch), lengths)

@@ -1,15 +1,12 @@
-"""Figures. Every function draws into axes it is given; `save` writes PNG and PDF side by side."""
+"""Figures, made without touching the caller's matplotlib backend; `save` writes PNG and PDF side by side."""
 
 from pathlib import Path
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from torch import Tensor
 
 from gma.alignment import Alignment
@@ -58,15 +55,16 @@ def attention(ax: Axes, weights: Tensor, alignment: Alignment, gold: Tensor | No
 
 def before_and_after(panels: dict[str, tuple[Tensor, Alignment]], gold: Tensor) -> Figure:
     """The same sentence under several models, one panel each, titles from the keys."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=(7.2, 2.9), sharey=True, layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+        axes = figure.subplots(1, len(panels), sharey=True)
         for ax, (title, (weights, alignment)) in zip(axes, panels.items()):
             attention(ax, weights, alignment, gold)
             ax.set_title(title, loc="left")
         for ax in axes[1:]:
             ax.set_ylabel("")
         handles, labels = axes[0].get_legend_handles_labels()
-        handles.append(plt.Rectangle((0, 0), 1, 1, color=HIDDEN))
+        handles.append(Patch(color=HIDDEN))
         labels.append("not heard yet: j > ⌊p + δ⌋")
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
         bar = figure.colorbar(axes[-1].images[0], ax=axes, pad=0.01, aspect=30)
@@ -79,8 +77,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write `path` as .png and .pdf and return both."""
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    with plt.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):
         for file in written:
             figure.savefig(file)
-    plt.close(figure)
     return written

@@ -36,7 +36,8 @@ def gaussian_attention(
     Args:
         query: [B, H, T, D]. float32, float16, bfloat16 or float64; key and value have the same dtype.
         key: [B, H, S, D]. Any outer strides, last stride 1; so for query and value.
-        value: [B, H, S, Dv].
+        value: [B, H, S, Dv]. What no row sees, of key and value, may hold anything; what some row sees must be finite,
+            or may spoil other rows of its head.
         center: [B, 1 or H, T]. Aligned source position of each row, 1-based; 1 = shared by the heads.
             float32, or float64 if query is; so for width.
         width: [B, 1 or H, T]. Standard deviation of the prior, positive.
@@ -175,7 +176,7 @@ def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) ->
         if seed.device != query.device:
             raise ValueError(f"seed is on {seed.device}; expected {query.device} like query")
     elif seed is not None:
-        if not isinstance(seed, int) or isinstance(seed, bool):
+        if not isinstance(seed, numbers.Integral) or isinstance(seed, bool):
             raise TypeError(f"seed is a {type(seed).__name__}; expected an int, a 0-d int64 tensor or None")
         if not -(2**63) <= seed < 2**63:
             raise ValueError(f"seed is {seed}; expected a 64-bit integer")
@@ -183,7 +184,7 @@ def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) ->
         return None
     if seed is None:
         return torch.randint(2**63 - 1, (), device=query.device)
-    return seed if isinstance(seed, Tensor) else torch.tensor(seed, device=query.device)
+    return seed if isinstance(seed, Tensor) else torch.tensor(int(seed), device=query.device)
 
 
 def _is_number(x: object) -> bool:

@@ -9,7 +9,10 @@ except ImportError as error:
     extension, failure = None, error
 
 REASON_FILE = Path(__file__).with_name("_native_missing.txt")
-REMEDY = "reinstall with a C++ compiler: pip install --no-build-isolation --force-reinstall --no-deps ."
+REMEDY = (
+    "to have it, reinstall where there is a C++ compiler, from the source folder: "
+    "pip install 'setuptools>=77' 'pybind11>=2.13' && pip install --no-build-isolation --force-reinstall --no-deps ."
+)
 
 
 def status() -> tuple[bool, str]:
@@ -19,5 +22,5 @@ def status() -> tuple[bool, str]:
             return True, f"{extension.simd_level()}, compiled by {extension.build_facts()['compiler']}"
         except ValueError as error:
             return False, f"{error}; set the environment variable GMA_SIMD to one of these, or unset it"
-    reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else f"the extension is not built ({failure})"
+    reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else f"it cannot be loaded ({failure})"
     return False, f"{reason}; {REMEDY}"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gma_kernels import reference
 from gma_kernels.reference import PRIORS, accumulation_dtype
@@ -55,7 +56,7 @@ def define(backend: str) -> None:
 
 def call(operator: torch._ops.OpOverload, *arguments):
     """Call an operator, straight at its kernel when no gradient is wanted: decoding feels the way round by autograd."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0:
         return operator(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*arguments)
@@ -137,10 +138,12 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
 
 
 def _route_gradients(operator: Callable, function: type[torch.autograd.Function]) -> None:
-    """Run `operator` through `function` when a gradient is wanted, straight to its kernel otherwise."""
+    """Run `operator` through `function` when a derivative is wanted, straight to its kernel otherwise."""
 
     def dispatch(*arguments):
-        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+        # forward mode comes here only to be refused by `function`: past autograd its tangents would vanish silently
+        backward = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+        if backward or forward_ad._current_level >= 0:
             return function.apply(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*arguments)

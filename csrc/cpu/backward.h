@@ -75,6 +75,7 @@ struct TileStatistics {
   T *maximum, *sum, *product;  // [rows]: of the logits, of exp, of exp * dbeta
 };
 
+// Grows with the keys: about 800 bytes for each in float32 with D = 64, half of it weights and their gradients.
 template <class T>
 struct BackwardScratch {
   static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
@@ -365,9 +366,9 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
     PriorSums<T> sums[backward_block_rows] = {};
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.exponentiate(tile);
     block.normalise();
-    if (block.largest == 0) fill_zero(s.grad_query, count * s.key_stride);
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, sums, gradients);
     for (int64_t r = 0; r < count; ++r) {
+      if (s.rows[r].visible == 0) fill_zero(s.grad_query + r * s.key_stride, s.key_stride);
       unpack_row(s.grad_query + r * s.key_stride, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
       PriorFactors<T> factors{};
       if (s.rows[r].visible > 0)

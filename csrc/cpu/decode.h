@@ -61,8 +61,7 @@ SoftmaxTotals<T> row_weights(const ForwardParams& p, int64_t b, int64_t h, int64
     largest = add_prior<kind.value, true>(s.weights, row.visible, row.visible, T(1 - row.prior.peak), row.prior,
                                           broadcast<T>(-T(__builtin_inf())));
   });
-  T maximum = largest[0];
-  for (int lane = 1; lane < lanes<T>; ++lane) maximum = largest[lane] > maximum ? largest[lane] : maximum;
+  const T maximum = max_of_lanes<T>(largest);
   return {maximum, sum_of_lanes<T>(exponentiate(s.weights, row.visible, maximum))};
 }
 
@@ -124,6 +123,7 @@ void decode_all(const ForwardParams& p, const Parallel& parallel) {
 // weights: [B, H, T, S] contiguous
 template <class E>
 void weights_all(const ForwardParams& p, void* weights, const Parallel& parallel) {
+  if (p.keys == 0) return;
   using T = Arithmetic<E>;
   Arena measure{0};
   DecodeScratch<T>(p, measure);

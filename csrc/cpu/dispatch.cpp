@@ -62,6 +62,7 @@ void backward(const BackwardParams& params, const Parallel& parallel) {
     void operator()(void* block) const { std::free(block); }
   };
   void* block = nullptr;
+  // a little more, because asking for nothing may give nothing
   if (posix_memalign(&block, 64, size_t(kernels.backward_workspace(params)) + 64) != 0) throw std::bad_alloc();
   const std::unique_ptr<void, Free> workspace(block);
   kernels.backward(params, workspace.get(), parallel);

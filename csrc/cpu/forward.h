@@ -6,7 +6,7 @@
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
-constexpr int64_t forward_tile_keys = 256;
+constexpr int64_t forward_tile_keys = tile_columns;
 constexpr int64_t forward_chunk_rows = 512;
 
 // The rows one task computes. Depends on the shape alone: more, smaller chunks when there are few heads.

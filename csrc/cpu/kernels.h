@@ -20,6 +20,7 @@ GMA_INLINE auto with_element(ScalarType type, Body body) {
 }
 
 inline void forward(const ForwardParams& p, const Parallel& parallel) {
+  if (p.rows == 0) return;
   with_element(p.scalar_type, [&](auto element) {
     using E = decltype(element);
     p.rows < rows_worth_packing ? decode_all<E>(p, parallel) : forward_all<E>(p, parallel);

@@ -15,7 +15,7 @@ constexpr int group_rows = 6;
 constexpr int group_vectors = 2;
 
 // Left operands and tiles of scores share one row stride, so that all rows of a group are at constant
-// distances of one pointer. It is an odd number of cache lines, to spread the rows over the cache.
+// distances of one pointer. It is an odd number of vectors, to spread the rows over the cache.
 constexpr int tile_columns = 256;
 template <class T>
 constexpr int tile_stride = tile_columns + lanes<T>;

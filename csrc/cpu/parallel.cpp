@@ -12,6 +12,14 @@ class Scratch {
  public:
   ~Scratch() { std::free(block_); }
 
+  // what one very long sentence needed is not kept for the life of the thread
+  void give_back_excess() {
+    if (size_ <= kept_bytes) return;
+    std::free(block_);
+    block_ = nullptr;
+    size_ = 0;
+  }
+
   // nullptr when memory runs out
   void* reserve(int64_t bytes) {
     if (bytes > size_ || block_ == nullptr) {
@@ -26,6 +34,7 @@ class Scratch {
   }
 
  private:
+  static constexpr int64_t kept_bytes = int64_t(64) << 20;
   void* block_ = nullptr;
   int64_t size_ = 0;
 };
@@ -50,6 +59,7 @@ void drain(void* opaque) {
   for (int64_t first; (first = queue.next.fetch_add(queue.grain, std::memory_order_relaxed)) < queue.tasks;)
     for (int64_t index = first; index < std::min(first + queue.grain, queue.tasks); ++index)
       queue.task(queue.state, index, scratch);
+  thread_scratch.give_back_excess();
 }
 
 }  // namespace

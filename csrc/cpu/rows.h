@@ -11,6 +11,9 @@
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
+// queries and gradients of contexts are packed into rows of a tile
+static_assert(max_head_size <= tile_columns);
+
 template <class E>
 GMA_INLINE const E* row_of(const View<const void>& view, int64_t b, int64_t h, int64_t i) {
   return static_cast<const E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
@@ -29,7 +32,7 @@ GMA_INLINE void expect_row(const View& view, int64_t b, int64_t h, int64_t i, in
     __builtin_prefetch(row + byte, access == Access::write);
 }
 
-// Row i of what a thread reads next: its tasks are neighbouring heads.
+// Row i of what a thread often reads next: its tasks are neighbouring heads unless there are few.
 template <class E>
 GMA_INLINE void expect_next_head(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
   if (h + 1 == p.heads) return;

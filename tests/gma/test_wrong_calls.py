@@ -42,6 +42,8 @@ OPTIONS = [
     ({"delta": True}, TypeError, "delta bool number"),
     ({"dropout": 1.0}, ValueError, "dropout 1.0 < 1"),
     ({"dropout": -0.1}, ValueError, "dropout -0.1 0 <="),
+    ({"dropout": "0.1"}, ValueError, "dropout '0.1' number"),
+    ({"width_rule": ["half"]}, ValueError, "width_rule ['half'] 'whole'"),
     ({"backend": "bogus"}, ValueError, "backend 'bogus'"),
 ]
 
@@ -114,9 +116,15 @@ def test_an_attention_with_extra_keys_cannot_be_converted(refused_option):
         GaussianMultiheadAttention.from_multihead_attention(plain)
 
 
-def test_an_unknown_backend_is_named_with_the_choices():
-    with pytest.raises(ValueError, match=r"backend.*'bogus'.*'auto'.*'reference'"):
-        make(backend="bogus")(QUERY, QUERY, QUERY)
+def test_a_head_too_large_for_the_operator_is_refused_at_once():
+    with pytest.raises(ValueError, match="a head has 512 features; expected 256 at most"):
+        GaussianMultiheadAttention(1024, 2)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 4), make()], ids=["linear", "gaussian"])
+def test_only_a_plain_attention_can_be_converted(module):
+    with pytest.raises(TypeError, match=f"module is a {type(module).__name__}; expected a torch.nn.MultiheadAttention"):
+        GaussianMultiheadAttention.from_multihead_attention(module)
 
 
 def test_options_are_keyword_only():

@@ -4,9 +4,12 @@ All calls of a backend run in one child process, so that a crash is one failed t
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from gma_kernels.native import extension
 
 PROGRAM = """
 import json, sys, torch
@@ -148,9 +151,11 @@ def describe(item: tuple) -> str:
 
 def test_every_hostile_call_raises_and_none_crashes(backend):
     root = Path(__file__).parents[2]
+    level = {"GMA_SIMD": extension.simd_level()} if backend == "native" else {}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, backend], capture_output=True, text=True, timeout=120, check=False, cwd=root
-    )
+        [sys.executable, "-c", PROGRAM, backend],
+        capture_output=True, text=True, timeout=120, check=False, cwd=root, env={**os.environ, **level},
+    )  # fmt: skip
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.returncode == 0, f"died with {result.returncode} in {events[-1:]}\n{result.stderr[-2000:]}"
     outcome = dict(events)

@@ -264,3 +264,15 @@ def test_after_fork(backend):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     pytest.fail("the forked child hangs")
+
+
+def test_rows_that_see_nothing_get_zero_gradients_whatever_other_rows_see(backend):
+    inputs = simple_inputs(dtype=torch.float32)
+    visible = inputs.visible.clone()
+    visible[..., 0], visible[..., 1] = 0, inputs.key.shape[2]
+    key = inputs.key.clone()
+    key[:, :, -1] = 1e30
+    leaves = inputs._replace(key=key, visible=visible).leaves()
+    gma_kernels.gaussian_attention(*leaves, backend=backend).sum().backward()
+    for x in (leaves.query, leaves.center, leaves.width):
+        assert not x.grad[:, :, 0].any()

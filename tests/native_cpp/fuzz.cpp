@@ -3,6 +3,7 @@
 // around their elements must stay untouched; inputs end where their allocation ends. Run as: fuzz [cases] [seed]
 // `make sanitize` builds and runs it under AddressSanitizer and UndefinedBehaviorSanitizer.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -211,7 +212,7 @@ struct Case {
     const bool wide = chance(0.3);
     B = pick(chance(0.05) ? 0 : 1, 3);
     H = pick(1, 3);
-    T = chance(0.3) ? pick(0, 4) : chance(0.15) ? pick(1, 150) : pick(1, 40);
+    T = chance(0.3) ? pick(0, 4) : chance(0.15) ? pick(1, 320) : pick(1, 40);
     S = chance(0.05) ? 0 : chance(0.1) ? 1 : chance(0.15) ? pick(1, wide ? 400 : 900) : pick(1, 70);
     D = chance(0.2) ? 64 : pick(1, wide ? 256 : 70);
     Dv = chance(0.3) ? D : pick(1, wide ? 256 : 70);
