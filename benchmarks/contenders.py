@@ -14,6 +14,9 @@ from gma_kernels import reference
 
 HEADS, HEAD_SIZE = 8, 64
 
+# one compilation for every size and grad mode of the suite; past the default limit torch falls back to eager
+torch._dynamo.config.recompile_limit = 64
+
 
 class Problem(NamedTuple):
     """Inputs of one attention, float32: centers along the diagonal, σ = p/2, δ = 1 (or everything visible)."""
