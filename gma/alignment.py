@@ -95,8 +95,21 @@ class Aligner(nn.Module):
             f"positions={self.positions!r}, convention={self.convention!r}"
         )
 
-    def forward(self, scaled_query: Tensor, source_lengths: Tensor, previous: Tensor | None = None) -> Alignment:
-        """scaled_query: [B, T, E]; source_lengths: [B]; previous: [B, 1 or H], the position before the first row."""
+    def forward(
+        self,
+        scaled_query: Tensor,
+        source_lengths: Tensor,
+        previous: Tensor | None = None,
+        delta: float | Tensor | None = None,
+    ) -> Alignment:
+        """The alignment of every row.
+
+        Args:
+            scaled_query: [B, T, E]
+            source_lengths: [B]
+            previous: [B, 1 or H], the position before the first row; NaN, or None for all, where there is none.
+            delta: another δ than the module's own, one for all or one per sentence [B].
+        """
         position = self._positions(self.step(scaled_query), previous)
         dtype = accumulation_dtype(scaled_query.dtype)
         # 0-based in the authors' code, 1-based in the paper: the width depends on it
@@ -107,29 +120,41 @@ class Aligner(nn.Module):
             width = (place * WIDTH_RULES[self.width_rule]).to(dtype)
         else:
             width = self.width(scaled_query).clamp(*PREDICTED_WIDTH_RANGE)
-        return Alignment(center, width, self._visible(center, source_lengths), position)
+        return Alignment(center, width, self._visible(center, source_lengths, delta), position)
 
     def _positions(self, steps: Tensor, previous: Tensor | None) -> Tensor:
         """[B, 1 or H, T] float64"""
         steps = steps.double()
         if self.positions == "absolute":
             return 1.0 + steps
-        if previous is None and self.convention == "reference":
+        if previous is None:
+            previous = steps.new_full(steps.shape[:2], math.nan)
+        at_start = previous.isnan()[..., None]
+        if self.convention == "reference":
             first = torch.arange(steps.shape[2], device=steps.device) == 0
-            steps = steps.masked_fill(first, 0.0)
-        start = 1.0 if previous is None else previous.double()[..., None]
-        return start + steps.cumsum(dim=2)
+            steps = steps.masked_fill(first & at_start, 0.0)
+        return previous.double()[..., None].masked_fill(at_start, 1.0) + steps.cumsum(dim=2)
 
-    def _visible(self, center: Tensor, source_lengths: Tensor) -> Tensor:
+    def _visible(self, center: Tensor, source_lengths: Tensor, delta: float | Tensor | None) -> Tensor:
         """How many source positions each row waits for and may use."""
+        if delta is None:
+            delta = self.delta
+        elif isinstance(delta, Tensor):
+            delta = delta.double()[:, None, None]
         with torch.no_grad():
-            heard = center.double() + self.delta
+            heard = center.double() + delta
             heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)
             # a NaN sees everything, so that the operator meets it and names it
             heard = heard.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
             # limited before the cast: a float past the int32 range casts to garbage
             longest = source_lengths.to(heard.dtype)[:, None, None]
             return torch.minimum(heard, longest).clamp(min=0.0).int()
+
+
+def without_prior(query: Tensor, visible: Tensor) -> Alignment:
+    """The alignment of rows that know no position: for prior="none". visible: [B, 1 or H, T]."""
+    one = torch.ones((), dtype=accumulation_dtype(query.dtype), device=query.device).expand(visible.shape)
+    return Alignment(one, one, visible, one.double())
 
 
 def _checked_delta(delta: float) -> float:

@@ -1,0 +1,38 @@
+"""Gaussian multi-head attention (GMA): wait for the predicted aligned position and δ tokens more."""
+
+from torch import Tensor
+
+from gma.alignment import Aligner, Alignment
+from gma.cross_attention.base import CrossAttention
+from gma.settings import AttentionSettings
+
+
+class GaussianCrossAttention(CrossAttention):
+    """β_ij ∝ exp(q_i·k_j/√d) · N(j; p_i, σ_i) over j ≤ g_i = ⌊p_i + δ⌋; p_i = p_{i−1} + Δp_i        (Eq. 7–13)
+
+    Args:
+        aligned: whether this layer predicts an alignment; if not, it is given another layer's.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
+        super().__init__(width, heads, dropout, settings.prior, settings.backend)
+        outputs = 1 if settings.sharing in ("heads", "all") else heads
+        self.aligner = None
+        if aligned:
+            self.aligner = Aligner(
+                width,
+                outputs,
+                settings.middle_delta,
+                settings.width_rule,
+                settings.positions,
+                settings.convention,
+            )
+
+    def align(
+        self,
+        query: Tensor,
+        source_lengths: Tensor,
+        previous: Tensor | None = None,
+        delta: float | Tensor | None = None,
+    ) -> Alignment:
+        return self.aligner(query * self.head_dim**-0.5, source_lengths, previous, delta)

@@ -1,0 +1,24 @@
+"""Full-sentence attention: wait for everything."""
+
+from torch import Tensor
+
+from gma.alignment import Alignment, without_prior
+from gma.cross_attention.base import CrossAttention
+from gma.settings import AttentionSettings
+
+
+class OfflineCrossAttention(CrossAttention):
+    """Plain attention to the whole source. The latency asked for changes nothing."""
+
+    def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
+        super().__init__(width, heads, dropout, "none", settings.backend)
+
+    def align(
+        self,
+        query: Tensor,
+        source_lengths: Tensor,
+        previous: Tensor | None = None,
+        delta: float | Tensor | None = None,
+    ) -> Alignment:
+        visible = source_lengths.int()[:, None, None].expand(-1, 1, query.shape[1])
+        return without_prior(query, visible)

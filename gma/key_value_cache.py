@@ -1,0 +1,66 @@
+"""Keys and values of many sentences that are still growing, kept for incremental decoding."""
+
+import torch
+from torch import Tensor
+
+import gma_kernels
+
+
+class KeyValueCache:
+    """One growable buffer of keys and one of values, [N, C, H, D]: N sentences, room for C positions each.
+
+    What lies past a sentence's own length is never read: rows of the attention say how many positions they see.
+    """
+
+    def __init__(self, heads: int, head_dim: int, like: Tensor):
+        empty = like.new_empty(0, 0, heads, head_dim)
+        self.key, self.value = empty, empty
+
+    def reserve(self, sentences: int, positions: int) -> None:
+        """Make room for at least so many; what is there stays. Doubles, so that growing costs little in the long run."""
+        had_sentences, had_positions = self.key.shape[:2]
+        if sentences <= had_sentences and positions <= had_positions:
+            return
+        if positions > had_positions:
+            positions = max(positions, 2 * had_positions, 32)
+        shape = (max(sentences, had_sentences), max(positions, had_positions), *self.key.shape[2:])
+        self.key, self.value = (_enlarged(buffer, shape) for buffer in (self.key, self.value))
+
+    def write(self, rows: Tensor, start: Tensor, key: Tensor, value: Tensor) -> None:
+        """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value: [n, T, H, D]."""
+        place = start[:, None] + torch.arange(key.shape[1], device=key.device)
+        self.key[rows[:, None], place] = key
+        self.value[rows[:, None], place] = value
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Let the sentences `target` hold what the sentences `source` hold. Both [n]."""
+        self.key[target] = self.key[source]
+        self.value[target] = self.value[source]
+
+    def attend(
+        self, query: Tensor, rows: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, backend: str
+    ) -> Tensor:
+        """Context [n, H, T, D] of queries [n, H, T, D] of these sentences; center, width, visible: [n, 1 or H, T].
+
+        rows: [n], ascending.
+        """
+        key, value = self.key.transpose(1, 2), self.value.transpose(1, 2)
+        sentences = key.shape[0]
+        options = {"prior": prior, "backend": backend}
+        if rows.shape[0] == sentences:
+            return gma_kernels.gaussian_attention(query, key, value, center, width, visible, **options)
+
+        # the buffers are used in place: a sentence that does not take part sees nothing, which costs nothing
+        def spread(x: Tensor, fill: float) -> Tensor:
+            return x.new_full((sentences, *x.shape[1:]), fill).index_copy_(0, rows, x)
+
+        context = gma_kernels.gaussian_attention(
+            spread(query, 0.0), key, value, spread(center, 1.0), spread(width, 1.0), spread(visible, 0), **options
+        )
+        return context[rows]
+
+
+def _enlarged(buffer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    enlarged = buffer.new_zeros(shape)
+    enlarged[: buffer.shape[0], : buffer.shape[1]] = buffer
+    return enlarged
