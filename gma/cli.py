@@ -1,13 +1,15 @@
 """The `gma` command."""
 
 import platform
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 import gma_kernels
 
@@ -32,6 +34,141 @@ def demo(
 
 
 @app.command()
+def download(
+    name: Annotated[str, typer.Argument(metavar="iwslt15-en-vi | wmt15-de-en | multi30k-de-en")],
+    folder: Annotated[
+        Path, typer.Option(envvar="GMA_DATA", help="Put the corpus into a folder of its name in here.")
+    ] = Path("data"),
+) -> None:
+    """Fetch a public corpus; a download that was cut off goes on where it stopped."""
+    from gma.download import download
+
+    console.print(f"corpus: {download(name, folder, console)}", highlight=False)
+
+
+@app.command()
+def prepare(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...", show_default="the recipe generated"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the prepared corpus.", show_default="data.folder")
+    ] = None,
+) -> None:
+    """Turn raw parallel text into the token files that training reads; the tokenizer is learned on the way."""
+    from gma import config, prepare
+
+    settings = config.load_arguments(arguments or []).config.data
+    folder = output or Path(settings.folder)
+    console.print(prepare.prepare(settings, folder, console).table())
+    console.print(f"prepared corpus: {folder}", highlight=False)
+
+
+@app.command()
+def train(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...", show_default="the recipe generated"),
+    ] = None,
+    run: Annotated[
+        Path,
+        # torchrun takes --run for an abbreviation of its own --run-path, wherever it stands
+        typer.Option("--run", "--folder", help="Of the run; goes on if it holds checkpoints. torchrun needs --folder."),
+    ] = ...,
+) -> None:
+    """Train a model, or go on training; the best one so far is in the run's folder. Ctrl-C saves before it stops."""
+    from gma import config
+    from gma import run as runs
+
+    outcome = runs.train(config.load_arguments(arguments or []).config, run, console)
+    if outcome.signal:
+        raise typer.Exit(128 + outcome.signal)
+
+
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model.")] = ...,
+    last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 5,
+) -> None:
+    """Average the last checkpoints of a run into a model of its own."""
+    from gma.average import average
+
+    paths = average(run, last, output)
+    console.print(f"{output}: mean of {', '.join(path.name for path in paths)}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path | None, typer.Argument(help="Model directory.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Text, one sentence a line.", show_default="the model's test or valid split")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Source tokens to hear past p; inf for all.", show_default="the configured one")
+    ] = None,
+    alignments: Annotated[
+        Path | None, typer.Option(help="Gold word links, i-j (sure) or ipj (possible), a line a pair: AER is computed.")
+    ] = None,
+    one_based: Annotated[bool, typer.Option("--one-based", help="The links count words from 1.")] = False,
+    instances: Annotated[Path | None, typer.Option(help="Score this instances.log, with no model.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Another system's instances.log: confidence intervals of the differences.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for scores.json and SimulEval's instances.log.")] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
+    slots: Annotated[int, typer.Option(min=1, help="Sentences translated together.")] = 64,
+    words_per_second: Annotated[
+        float, typer.Option(help="Of the speaker, for latency with computing time; use --slots 1 for one stream's.")
+    ] = 2.5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Quality, latency in both conventions and alignment of a model, or of any system's log."""
+    from gma import evaluate_command
+
+    evaluate_command.run(
+        console,
+        model,
+        instances=instances,
+        source=source,
+        reference=reference,
+        delta=delta,
+        alignments=alignments,
+        one_based=one_based,
+        output=output,
+        compare=compare,
+        lowercase=lowercase,
+        slots=slots,
+        words_per_second=words_per_second,
+        device=device,
+    )
+
+
+@app.command()
+def config(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE_OR_FILE] [KEY=VALUE]...", help="A recipe's name or a TOML file; overrides."),
+    ] = None,
+    toml: Annotated[bool, typer.Option("--toml", help="Print TOML that can be loaded again.")] = False,
+) -> None:
+    """Show every setting of a run and where its value comes from."""
+    from gma import config
+
+    resolved = config.load_arguments(arguments or [])
+    if toml:
+        print(resolved.config.dump(), end="")
+        return
+    table = Table(Column("key", no_wrap=True), Column("value", overflow="fold"), Column("from", no_wrap=True))
+    for key, value, origin in resolved.rows():
+        table.add_row(key, Text(value), Text(origin), style="" if origin == "default" else "bold")
+    console.print(table)
+    console.print(f"recipes: {', '.join(config.recipes())}", highlight=False)
+
+
+@app.command()
 def info() -> None:
     """Show versions and which backends of the attention operator can be used here, and why."""
     import gma
@@ -48,5 +185,42 @@ def info() -> None:
     console.print(table)
 
 
+def _expected_errors() -> tuple[type[Exception], ...]:
+    from gma.checkpoint import CheckpointError
+    from gma.config import ConfigError
+    from gma.download import DownloadError
+    from gma.evaluation import EvaluationError
+    from gma.fetch import FetchError
+    from gma.model_directory import ModelDirectoryError
+    from gma.parallel_text import TextError
+    from gma.prepare import PrepareError
+    from gma.run import RunError
+    from gma.tensor_file import DamagedFile
+    from gma.token_file import CorpusError
+    from gma.tokenizer import TokenizerError
+    from gma.training import TrainingError
+
+    return (
+        CheckpointError,
+        ConfigError,
+        CorpusError,
+        DamagedFile,
+        DownloadError,
+        EvaluationError,
+        FetchError,
+        ModelDirectoryError,
+        PrepareError,
+        RunError,
+        TextError,
+        TokenizerError,
+        TrainingError,
+    )
+
+
 def main() -> None:
-    app()
+    try:
+        app()
+    except _expected_errors() as error:
+        # the message says all there is to say; a traceback would bury it
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -17,7 +17,7 @@ class KeyValueCache:
         self.key, self.value = empty, empty
 
     def reserve(self, sentences: int, positions: int) -> None:
-        """Make room for at least so many; what is there stays. Doubles, so that growing costs little in the long run."""
+        """Make room for at least so many; what is there stays. Doubles, so that growing is cheap in the long run."""
         had_sentences, had_positions = self.key.shape[:2]
         if sentences <= had_sentences and positions <= had_positions:
             return

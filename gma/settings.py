@@ -21,7 +21,7 @@ PRESETS = {
     "custom": {"encoder_layers": 6, "decoder_layers": 6},
 }
 TOKENIZERS = {
-    "bpe": {"joint": True, "vocabulary_size": 32_000, "minimum_frequency": 2, "split_punctuation": True},
+    "bpe": {"joint": True, "vocabulary_size": 32_000, "minimum_frequency": 2, "split_punctuation": False},
     "word": {"joint": False, "vocabulary_size": 0, "minimum_frequency": 5, "split_punctuation": False},
 }
 # which keys of [attention] each policy uses; giving another one is an error

@@ -1,0 +1,39 @@
+"""Files that are there whole or not at all, whenever the process or the machine stops."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+TEMPORARY = ".tmp"
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file in the same folder, bring it to the disk, and put it in the place of `path`."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        write(temporary)
+        _synchronise(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    # the new name itself is only safe once its folder is
+    _synchronise(path.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Delete what killed processes left half written in `folder`."""
+    for leftover in folder.glob(f"*{TEMPORARY}"):
+        leftover.unlink(missing_ok=True)
+
+
+def _synchronise(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
