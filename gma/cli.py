@@ -23,14 +23,15 @@ console = Console()
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("runs/demo"),
-    updates: Annotated[int, typer.Option(min=1, help="Training updates per layer.")] = 300,
-    seed: Annotated[int, typer.Option(help="Of the weights and the data.")] = 0,
+    folder: Annotated[Path, typer.Option(help="Of the run; a second call goes on with what is there.")] = Path(
+        "runs/demo"
+    ),
+    minutes: Annotated[float, typer.Option(min=0.01, help="Of training.")] = 3.0,
 ) -> None:
-    """Train a Gaussian and a plain attention layer on a small task, and draw what the Gaussian one learned."""
+    """Train a translator on the generated corpus, translate unseen sentences, and score them."""
     from gma import demo
 
-    demo.run(output, updates, seed, console)
+    demo.demonstrate(folder, minutes, console)
 
 
 @app.command()

@@ -1,77 +1,65 @@
-"""The demonstration behind `gma demo`: what a position prior can learn that plain attention cannot."""
+"""The demonstration behind `gma demo`: a translator is trained on the generated corpus and shown at work."""
 
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-from torch import nn
+from rich.table import Column, Table
+from rich.text import Text
 
-import gma
-from gma import monotone_task, plotting
-from gma.monotone_task import Reader
+from gma import config, evaluation, evaluation_text, model_directory, run
+from gma.evaluation import Evaluation
+from gma.instances import Instance
+from gma.token_file import PreparedCorpus
 
-EMBED_DIM, HEADS, BATCH, LEARNING_RATE = 64, 4, 64, 3e-3
-TEST_SENTENCES = 1000
+EXAMPLES = 3
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def run(output: Path, updates: int, seed: int, console: Console) -> None:
-    """Train a Gaussian and a plain attention layer on the same data, print both, draw the Gaussian one."""
-    torch.manual_seed(seed)
-    gaussian = Reader(gma.GaussianMultiheadAttention(EMBED_DIM, HEADS, batch_first=True))
-    plain = Reader(nn.MultiheadAttention(EMBED_DIM, HEADS, batch_first=True))
-    test = monotone_task.draw(TEST_SENTENCES, torch.Generator().manual_seed(seed + 1))
-    example = monotone_task.draw(1, torch.Generator().manual_seed(seed + 2))
+def demonstrate(folder: Path, minutes: float, console: Console) -> None:
+    """Train (or go on training) in `folder`, then translate and score sentences that training has never seen."""
+    resolved = config.load("generated", [f"training.minutes={minutes}", f'data.folder="{folder / "corpus"}"'])
+    outcome = run.train(resolved.config, folder, console)
+    if outcome.signal:
+        return
+    loaded = model_directory.load(folder)
+    text = evaluation_text.load(loaded)
+    gold = evaluation.load_gold(folder / "corpus" / "test.align")
+    scored = evaluation.evaluate(loaded, text, system="GMA, generated corpus", gold=gold)
+    for instance in scored.instances[:EXAMPLES]:
+        console.print(example(instance))
+    console.print(summary(scored))
 
+
+def example(instance: Instance) -> Text:
+    """A source with its words numbered; its translation, each word with the number of source words it waited for."""
+    heard = enumerate(instance.source.split(), start=1)
+    written = zip(instance.delays, instance.prediction.split())
+    lines = Text()
+    for label, words in (("heard  ", heard), ("written", written)):
+        lines.append(f"{label}  ", style="dim")
+        for number, word in words:
+            lines.append(word).append(f"{number}".translate(SUPERSCRIPTS) + " ", style="cyan")
+        lines.append("\n")
+    return lines
+
+
+def summary(scored: Evaluation) -> Table:
+    """The numbers that matter, beside what they are to be measured by."""
+    lengths = [instance.source_length for instance in scored.instances]
+    alignment, latency = scored.alignment, scored.scores.latency
     table = Table(
-        "layer", "training", "right answers", "mean |p − truth|", caption=f"{TEST_SENTENCES} unseen sentences"
+        f"{len(lengths)} unseen sentences",
+        Column("", justify="right"),
+        "for comparison",
+        caption=f"sacreBLEU {scored.scores.bleu.signature}; {latency.label}",
+        caption_justify="left",
     )
-    panels = {}
-
-    def report(name: str, reader: Reader, training: str) -> None:
-        right, distance = score(reader, test)
-        table.add_row(name, training, f"{right:.1%}", "–" if distance is None else f"{distance:.1f} words")
-
-    report("Gaussian attention", gaussian, "none")
-    panels["Before training"] = look(gaussian, example)
-    train(gaussian, updates, seed, console, "Gaussian attention")
-    train(plain, updates, seed, console, "plain attention")
-    report("Gaussian attention", gaussian, f"{updates} updates")
-    report("nn.MultiheadAttention", plain, f"{updates} updates")
-    panels[f"After {updates} updates"] = look(gaussian, example)
-
-    console.print(table)
-    figure = plotting.before_and_after(panels, example.aligned[0])
-    for path in plotting.save(figure, output / "attention"):
-        console.print(f"figure: {path}")
-
-
-def train(reader: Reader, updates: int, seed: int, console: Console, name: str) -> None:
-    """Teach `reader` on fresh random sentences, with a progress bar."""
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(reader.parameters(), LEARNING_RATE)
-    for _ in track(range(updates), description=f"training {name}", console=console):
-        batch = monotone_task.draw(BATCH, generator)
-        scores, _ = reader(batch)
-        loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch.answer.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@torch.no_grad()
-def score(reader: Reader, batch: monotone_task.Batch) -> tuple[float, float | None]:
-    """Share of right answers, and the mean distance of the aligned position from the truth if there is one."""
-    scores, _ = reader(batch)
-    right = (scores.argmax(dim=-1) == batch.answer).float().mean().item()
-    if not isinstance(reader.attention, gma.GaussianMultiheadAttention):
-        return right, None
-    return right, (reader.align(batch).center[:, 0] - batch.aligned).abs().mean().item()
-
-
-@torch.no_grad()
-def look(reader: Reader, example: monotone_task.Batch) -> tuple[torch.Tensor, gma.Alignment]:
-    """Weights [T, S] and alignment of one sentence."""
-    _, weights = reader(example)
-    return weights[0], reader.align(example)
+    table.add_row("BLEU", f"{scored.scores.bleu.score:.1f}", "100 = every word as in the reference")
+    mean = sum(lengths) / len(lengths)
+    table.add_row("AL, words", f"{latency.al:.1f}", f"{mean:.1f} words in a source on average")
+    diagonal = f"{alignment.diagonal.error_rate:.1%} of a diagonal guess"
+    for name, layers in (("round(p)", alignment.by_position), ("the largest weight", alignment.by_posterior)):
+        best = min(range(len(layers)), key=lambda layer: layers[layer].error_rate)
+        table.add_row(f"AER of {name}, decoder layer {best + 1}", f"{layers[best].error_rate:.1%}", diagonal)
+    table.add_row("p > |x|", f"{scored.past_the_end:.1%}", "of all steps and layers")
+    return table

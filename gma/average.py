@@ -1,0 +1,53 @@
+"""The mean of a run's last checkpoints, as a model directory of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gma import config, model_directory, tensor_file
+from gma.checkpoint import CheckpointError, CheckpointFolder
+from gma.tokenizer import Tokenizer
+from gma.training import CHECKPOINTS
+from gma.transformer import Transformer
+
+
+def average(run: Path, last: int, output: Path) -> list[Path]:
+    """Write the mean weights of the last `last` checkpoints of `run` to `output`; returns the checkpoints used."""
+    paths = CheckpointFolder(run / CHECKPOINTS, keep=last).paths()[-last:]
+    if len(paths) < last:
+        raise CheckpointError(
+            f"{run / CHECKPOINTS} holds {len(paths)} checkpoints; expected {last}: lower --last, or train longer with "
+            "training.keep_checkpoints at least that"
+        )
+    if (output / CHECKPOINTS).exists():
+        raise CheckpointError(f"{output} is a run, whose best model would be overwritten; choose another --output")
+    settings = config.load(run / model_directory.CONFIG, []).config
+    tokenizer = Tokenizer.load(run / model_directory.TOKENIZER)
+    model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
+    weights, state = _mean(paths)
+    tensor_file.fill(tensor_file.own_tensors(model), weights, paths[-1])
+    training = {
+        "update": state["update"],
+        "target_tokens": state["tokens"],
+        "seconds": state["seconds"],
+        "averaged": [path.name for path in paths],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "validation": {},
+        "versions": model_directory.versions(),
+    }
+    model_directory.save(output, model, settings, tokenizer, training)
+    return paths
+
+
+def _mean(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Mean of the model's tensors, summed up in float64, and the last one's state."""
+    sums: dict[str, Tensor] = {}
+    for path in paths:
+        tensors, record = tensor_file.read(path)
+        for name, tensor in tensors.items():
+            if name.startswith("model."):
+                name = name.removeprefix("model.")
+                sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+    return {name: total / len(paths) for name, total in sums.items()}, record["state"]

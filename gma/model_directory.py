@@ -1,0 +1,75 @@
+"""A trained model on disk: config.toml, model.safetensors, tokenizer.json, training.json. Loading executes nothing."""
+
+import hashlib
+import json
+import platform
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import gma
+from gma import atomic_file, config, tensor_file
+from gma.config import Config, ConfigError
+from gma.tokenizer import Tokenizer, TokenizerError
+from gma.transformer import Transformer
+
+CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
+
+
+class ModelDirectoryError(ValueError):
+    """A folder that holds no usable model; the message names the file and the reason."""
+
+
+class Loaded(NamedTuple):
+    model: Transformer
+    config: Config
+    tokenizer: Tokenizer
+    training: dict[str, Any]
+
+
+def save(folder: Path, model: nn.Module, config: Config, tokenizer: Tokenizer, training: dict[str, Any]) -> None:
+    """Write or replace the four files, each whole; the weights last, bound to their tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace_text(folder / CONFIG, config.dump())
+    atomic_file.replace(folder / TOKENIZER, tokenizer.save)
+    atomic_file.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
+    record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
+    tensor_file.write(folder / MODEL, tensor_file.own_tensors(model), record)
+
+
+def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
+    """The model in evaluation mode on `device`, and what belongs to it."""
+    folder = Path(folder)
+    for name in (CONFIG, MODEL, TOKENIZER, TRAINING):
+        if not (folder / name).is_file():
+            raise ModelDirectoryError(f"{folder / name} is missing; expected a folder that `gma train` has written")
+    try:
+        settings = config.load(folder / CONFIG, []).config
+        training = json.loads((folder / TRAINING).read_bytes())
+        tokenizer = Tokenizer.load(folder / TOKENIZER)
+        weights = tensor_file.read(folder / MODEL)
+    except (ConfigError, TokenizerError, tensor_file.DamagedFile) as error:
+        raise ModelDirectoryError(str(error)) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error
+    if weights.record.get("tokenizer") != _fingerprint(folder / TOKENIZER):
+        raise ModelDirectoryError(
+            f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"
+        )
+    model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
+    try:
+        tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
+    except ValueError as error:
+        raise ModelDirectoryError(str(error)) from error
+    return Loaded(model.to(device).eval(), settings, tokenizer, training)
+
+
+def versions() -> dict[str, str]:
+    """Of what a model was made with, for training.json."""
+    return {"gma": gma.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _fingerprint(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

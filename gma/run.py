@@ -1,0 +1,171 @@
+"""A training run as a folder: started, resumed or refused."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gma import atomic_file, distributed, model_directory, prepare
+from gma.checkpoint import Checkpoint, CheckpointFolder
+from gma.config import Config
+from gma.distributed import World
+from gma.token_file import MANIFEST, PreparedCorpus
+from gma.training import CHECKPOINTS, Outcome, State, Trainer
+
+HISTORY = "history.jsonl"
+# where a corpus lies does not change it
+PLACES = {"folder", "root"}
+# these may change when a run is resumed: they decide when something is done, or where, but not what an update does.
+# [data] is not compared either: the prepared corpus itself is; nor accumulation: micro-batches per update are
+FREE = {
+    "training.updates",
+    "training.minutes",
+    "training.log_every",
+    "training.validate_every",
+    "training.validate_sentences",
+    "training.save_every",
+    "training.keep_checkpoints",
+    "training.patience",
+    "training.accumulation",
+    "training.device",
+    "training.compile",
+    "attention.backend",
+}
+
+
+class RunError(RuntimeError):
+    """The folder cannot be trained in; the message says why and what to do."""
+
+
+def train(config: Config, folder: Path, console: Console) -> Outcome:
+    """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
+    with distributed.join(config.training.device) as world, _locked(folder, world):
+        corpus = open_corpus(config, world, console)
+        own = identity(config, corpus, world)
+        checkpoint = _newest(folder, console) if world.is_first else None
+        found = world.share(checkpoint and {"path": str(checkpoint.path), **checkpoint.state})
+        if found:
+            check_same_run(found["identity"], own, folder)
+        if world.is_first:
+            atomic_file.replace_text(folder / model_directory.CONFIG, config.dump())
+            atomic_file.replace(folder / model_directory.TOKENIZER, corpus.tokenizer.save)
+        trainer = Trainer(config, corpus, folder, world, console, own)
+        if found:
+            trainer.restore(checkpoint.tensors if checkpoint else {}, State(**found["state"]), Path(found["path"]))
+            checkpoint = None  # as large as all that is trained, and not needed any more
+            if world.is_first:
+                console.print(
+                    f"resuming after update {trainer.state.update:,} from {found['path']}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        outcome = trainer.train()
+        if world.is_first:
+            _report(outcome, folder, console)
+        return outcome
+
+
+def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpus:
+    """The prepared corpus; the first process prepares it if it is not there yet."""
+    folder = Path(config.data.folder)
+    if world.is_first and not (folder / MANIFEST).exists():
+        console.print(f"preparing the corpus in {folder}", highlight=False)
+        prepare.prepare(config.data, folder, console)
+    world.wait()
+    corpus = PreparedCorpus.open(folder)
+    wanted, prepared = config.data.model_dump(mode="json"), corpus.manifest["settings"]
+    different = [
+        f"data.{key} is {wanted[key]!r}, and {prepared.get(key)!r} there"
+        for key in wanted.keys() - PLACES
+        if wanted[key] != prepared.get(key)
+    ]
+    if different:
+        raise RunError(
+            f"{folder} was prepared with other settings: {'; '.join(sorted(different))}. Run `gma prepare` with "
+            "yours, choose another data.folder, or use the settings it was prepared with"
+        )
+    return corpus
+
+
+def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, Any]:
+    """What an update's result depends on: settings, the corpus, and how many micro-batches make an update."""
+    settings = {
+        f"{section}.{key}": value
+        for section, table in config.values().items()
+        for key, value in table.items()
+        if section != "data" and f"{section}.{key}" not in FREE
+    }
+    files = {name: file for name, file in corpus.manifest["files"].items() if name.startswith(("train.", "tokenizer"))}
+    digest = hashlib.blake2b(json.dumps(files, sort_keys=True).encode(), digest_size=16)
+    record = {
+        "settings": settings,
+        "corpus": digest.hexdigest(),
+        "micro_batches": world.size * config.training.accumulation,
+    }
+    # as it will come back from a file: no tuples
+    return json.loads(json.dumps(record))
+
+
+def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """RunError unless a checkpoint's identity is this run's."""
+    keys = sorted(before["settings"].keys() | now["settings"].keys())
+    pairs = [(key, before["settings"].get(key), now["settings"].get(key)) for key in keys]
+    different = [f"{key} was {old!r} and is {new!r}" for key, old, new in pairs if old != new]
+    if before["micro_batches"] != now["micro_batches"]:
+        different.append(
+            f"processes × training.accumulation was {before['micro_batches']} and is {now['micro_batches']}"
+        )
+    if before["corpus"] != now["corpus"]:
+        different.append("the prepared corpus in data.folder is another one")
+    if different:
+        raise RunError(
+            f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --run, or leave these "
+            f"as they were. Free to change are {', '.join(sorted(FREE))}"
+        )
+
+
+def _report(outcome: Outcome, folder: Path, console: Console) -> None:
+    lines = [f"{outcome.reason}; {outcome.update:,} updates done, saved in {folder}"]
+    if outcome.signal:
+        lines.append("the same command goes on from here")
+    best = outcome.validation
+    if best is None:
+        lines.append(f"no validation yet, so no model; `gma average {folder} --last 1 --output FOLDER` makes one")
+    else:
+        lines.append(f"best model: update {best['update']:,}, validation loss {best['loss']:.3f}")
+    if best and "bleu" in best:
+        lines.append(f"  BLEU {best['bleu']:.2f}  {best['bleu_signature']}")
+        lines.append(f"  AL {best['al']:.2f}  {best['latency_convention']}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _newest(folder: Path, console: Console) -> Checkpoint | None:
+    model = folder / model_directory.MODEL
+    atomic_file.remove_temporaries(folder)
+    checkpoint = CheckpointFolder(folder / CHECKPOINTS, keep=1).newest(
+        lambda text: console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+    )
+    if checkpoint is None and model.exists() and not (folder / HISTORY).exists():
+        raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --run")
+    return checkpoint
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, world: World) -> Iterator[None]:
+    """Keep a second run out of the folder; the lock ends with the process, however that ends."""
+    if not world.is_first:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(f"another process is training in {folder}; wait for it, or choose another --run") from error
+        yield

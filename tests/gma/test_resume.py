@@ -1,0 +1,199 @@
+"""Interrupted training: killed, stopped, damaged; resumed to the same bits as the run that was left alone."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from gma import config
+from gma.checkpoint import CheckpointError
+from gma.history import History, read
+from gma.run import FREE, RunError
+from gma.training import State
+from tests.gma import tiny_run
+
+UPDATES = 36
+# large enough that writing a checkpoint takes a while
+WIDE = ["model.width=128", "model.feed_forward=256", f"training.updates={UPDATES}", "training.save_every=2"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_run.make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """A run of 20 updates that nobody disturbed."""
+    run = tmp_path_factory.mktemp("whole")
+    tiny_run.train(corpus, run)
+    return run
+
+
+def test_killed_at_random_moments_and_resumed_gives_the_same_bits(corpus, tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    tiny_run.wait(tiny_run.start(corpus, undisturbed, *WIDE))
+
+    generator = random.Random(20221)
+    moments = sorted(generator.sample(range(1, UPDATES - 8), 12))
+    kills = half_written = 0
+    for number, moment in enumerate(moments):
+        (process,) = tiny_run.start(corpus, killed, *WIDE)
+        while process.is_alive() and tiny_run.last_update(killed) < moment:
+            time.sleep(0.001)
+        if number % 2:
+            time.sleep(generator.uniform(0.0, 0.05))
+        else:
+            while process.is_alive() and not _temporaries(killed):
+                pass
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        half_written += bool(_temporaries(killed))
+    assert kills >= 10
+    assert half_written >= 2, "no checkpoint was caught half written: make it larger"
+
+    tiny_run.wait(tiny_run.start(corpus, killed, *WIDE))
+    assert tiny_run.log(killed).count("resuming after update") >= 8
+    assert not _temporaries(killed)
+    tiny_run.assert_same_end(undisturbed, killed, UPDATES)
+
+
+def _temporaries(run):
+    try:
+        return [name for name in os.listdir(run / "checkpoints") if name.endswith(".tmp")]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(corpus, whole, tmp_path, number):
+    # no checkpoint is due before the signal's own
+    (process,) = tiny_run.start(corpus, tmp_path, "training.save_every=1000")
+    while tiny_run.last_update(tmp_path) < 7:
+        time.sleep(0.001)
+    os.kill(process.pid, number)
+    tiny_run.wait([process], 128 + number)
+    text = tiny_run.log(tmp_path)
+    assert f"stopped by {signal.Signals(number).name}" in text
+    assert "the same command goes on" in text
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert 7 <= int(saved.stem.removeprefix("update-")) < 20
+
+    tiny_run.train(corpus, tmp_path)
+    tiny_run.assert_same_end(whole, tmp_path, 20)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(corpus, whole, tmp_path):
+    tiny_run.train(corpus, tmp_path, "training.updates=10")
+    newest = tmp_path / "checkpoints" / "update-00000010.safetensors"
+    damaged = bytearray(newest.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    newest.write_bytes(damaged)
+
+    tiny_run.wait(tiny_run.start(corpus, tmp_path))
+    text = tiny_run.log(tmp_path)
+    assert "warning" in text
+    assert "update-00000010.safetensors" in text
+    assert "resuming after update 5" in text
+    tiny_run.assert_same_end(whole, tmp_path, 20)
+
+
+def test_no_intact_checkpoint_is_an_error(corpus, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-00000010.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        tiny_run.train(corpus, tmp_path)
+
+
+def test_a_finished_run_is_left_as_it_is(corpus, whole):
+    before = (whole / "history.jsonl").read_bytes()
+    outcome = tiny_run.train(corpus, whole)
+    assert outcome.update == 20
+    assert "training.updates = 20 reached" in outcome.reason
+    assert (whole / "history.jsonl").read_bytes() == before
+
+
+def test_more_updates_continue_as_if_asked_for_at_once(corpus, whole, tmp_path):
+    tiny_run.train(corpus, tmp_path, "training.updates=10")
+    tiny_run.train(corpus, tmp_path, "training.updates=20")
+    tiny_run.assert_same_end(whole, tmp_path, 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (["training.seed=2"], ["training.seed was 1 and is 2"]),
+        (["model.dropout=0.2", "attention.delta=1.0"], ["model.dropout was 0.1", r"attention.delta was \[0.5, 3.0\]"]),
+        (["training.accumulation=2"], [r"processes × training.accumulation was 1 and is 2"]),
+        (["training.learning_rate=1e-3"], ["training.learning_rate was 0.002 and is 0.001"]),
+    ],
+)
+def test_another_config_is_refused_by_name(corpus, whole, changes, named):
+    for message in named:
+        with pytest.raises(RunError, match=message):
+            tiny_run.train(corpus, whole, *changes)
+
+
+def test_another_corpus_is_refused(corpus, whole, tmp_path):
+    other = tiny_run.make_corpus(tmp_path / "other", "data.generated=401")
+    with pytest.raises(RunError, match=r"the prepared corpus in .* is another one"):
+        tiny_run.train(other, whole, "data.generated=401")
+    with pytest.raises(RunError, match="generated is 400, and 401 there"):
+        tiny_run.train(other, whole)
+
+
+def test_free_settings_exist():
+    values = config.load(None).config.values()
+    assert {f"{section}.{key}" for section, table in values.items() for key in table} >= FREE
+
+
+def test_a_foreign_model_is_not_overwritten(corpus, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(RunError, match="was not trained here"):
+        tiny_run.train(corpus, tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == b"precious"
+
+
+def test_two_runs_do_not_share_a_folder(corpus, tmp_path):
+    (process,) = tiny_run.start(corpus, tmp_path, "training.updates=100000")
+    while tiny_run.last_update(tmp_path) < 1:
+        time.sleep(0.001)
+    try:
+        with pytest.raises(RunError, match="another process is training"):
+            tiny_run.train(corpus, tmp_path)
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_history_drops_the_unsaved_future_and_broken_lines(tmp_path):
+    record = '{"kind": "training", "update": %d, "loss": 1.0}\n'
+    path = tmp_path / "history.jsonl"
+    path.write_text(record % 1 + record % 2 + record % 3 + '{"kind": "trai')
+    history = History(tmp_path, 2)
+    history.add({"kind": "training", "update": 3, "loss": 0.5})
+    history.close()
+    assert [(line["update"], line["loss"]) for line in read(path)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+
+
+def test_time_already_spent_counts(corpus, tmp_path):
+    tiny_run.train(corpus, tmp_path, "training.updates=5")
+    spent = tiny_run.checkpoint(tmp_path, 5).record["state"]["seconds"]
+    outcome = tiny_run.train(corpus, tmp_path, "training.updates=0", f"training.minutes={spent / 60}")
+    assert outcome.update == 5
+    assert "training.minutes" in outcome.reason
+
+
+def test_the_optimizer_is_restored_too(corpus, whole):
+    """Otherwise the first update after resuming would be another one."""
+    moments = [name for name in tiny_run.checkpoint(whole, 20).tensors if name.startswith("optimizer.exp_avg.")]
+    resumed = tiny_run.trainer(corpus, whole)
+    contents = tiny_run.checkpoint(whole, 20)
+    resumed.restore(contents.tensors, State(**contents.record["state"]), whole)
+    live = resumed.tensors()
+    assert moments
+    assert all(torch.equal(live[name], tensor) for name, tensor in contents.tensors.items())
