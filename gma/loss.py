@@ -26,7 +26,7 @@ def cross_entropy(logits: Tensor, target: Tensor, smoothing: float, padding: int
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """One exponential per logit, forward and backward together, where torch takes three passes."""
+    """One exponential per logit serves the loss and its gradient."""
 
     @staticmethod
     def forward(ctx, logits: Tensor, target: Tensor, smoothing: float, padding: int) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,8 @@ from gma.tokenizer import Tokenizer, TokenizerError
 from gma.transformer import Transformer
 
 CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
+# what `simuleval --system-dir` looks for; not needed to load
+SIMULEVAL, SIMULEVAL_TEXT = "main.yaml", "agent_class: gma.simuleval_agent.GMAAgent\nmodel: .\n"
 
 
 class ModelDirectoryError(ValueError):
@@ -30,10 +32,11 @@ class Loaded(NamedTuple):
 
 
 def save(folder: Path, model: nn.Module, config: Config, tokenizer: Tokenizer, training: dict[str, Any]) -> None:
-    """Write or replace the four files, each whole; the weights last, bound to their tokenizer."""
+    """Write or replace the files, each whole; the weights last, bound to their tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_file.replace_text(folder / CONFIG, config.dump())
     atomic_file.replace(folder / TOKENIZER, tokenizer.save)
+    atomic_file.replace_text(folder / SIMULEVAL, SIMULEVAL_TEXT)
     atomic_file.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
     record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
     tensor_file.write(folder / MODEL, tensor_file.own_tensors(model), record)

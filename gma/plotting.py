@@ -1,12 +1,20 @@
-"""Figures, made without touching the caller's matplotlib backend; `save` writes PNG and PDF side by side."""
+"""Figures, made without touching the caller's matplotlib backend; `save` writes PNG and PDF (or SVG) side by side.
 
+All but `before_and_after` fit a column of a paper, 3.3 in wide, with no text below 7 pt.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
 from gma.alignment import Alignment
@@ -14,52 +22,110 @@ from gma.alignment import Alignment
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 9,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.grid.axis": "both",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.5,
     "legend.frameon": False,
-    "savefig.dpi": 200,
-    "savefig.bbox": "tight",
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "savefig.dpi": 300,
     "pdf.fonttype": 42,
+    "svg.fonttype": "none",
 }
-ALIGNED, GOLD, HIDDEN = "#d1495b", "#222222", "#e9e9e9"
+ALIGNED, GOLD, HIDDEN, PATH = "#d1495b", "#222222", "#e9e9e9", "#3d3d3d"
+# told apart in grey and by colour-blind readers too
+SYSTEMS = [
+    ("#0072b2", "o"),
+    ("#d55e00", "s"),
+    ("#009e73", "^"),
+    ("#cc79a7", "D"),
+    ("#56b4e9", "v"),
+    ("#e69f00", "P"),
+    ("#000000", "X"),
+]
+COLUMN = 3.3
+# of a page; a sentence too long for a column is drawn this wide at most
+PAGE = 7.0
+VECTOR = (".pdf", ".svg")
 
 
-def attention(ax: Axes, weights: Tensor, alignment: Alignment, gold: Tensor | None = None) -> None:
+class CurvePoint(NamedTuple):
+    """A system at one latency; `label` is what stands beside the point, None for nothing."""
+
+    latency: float
+    quality: float
+    label: str | None = None
+
+
+def attention(
+    ax: Axes,
+    weights: np.ndarray,
+    center: np.ndarray,
+    width: np.ndarray,
+    heard: np.ndarray,
+    gold: Collection[tuple[float, float]] = (),
+    size: float = 3.5,
+) -> None:
     """One sentence's posterior with the prior that shaped it.
 
-    weights: [T, S]; alignment: of one sentence, [1, 1, T] each; gold: [T], 1-based true positions.
+    Args:
+        weights: [T, S]
+        center, width: of the prior, [T]; none are drawn if there is no prior (both empty).
+        heard: source positions heard when each row was written, [T].
+        gold: pairs (row, column) of true links, from 1.
+        size: of the marks, in points.
     """
-    rows, words = weights.shape
-    center, width, visible = (x[0, 0].detach().double().numpy() for x in alignment[:3])
+    rows, columns = weights.shape
     row = np.arange(1, rows + 1)
-    ax.imshow(weights.detach(), cmap="Blues", vmin=0, vmax=1, aspect="auto", extent=(0.5, words + 0.5, rows + 0.5, 0.5))
-    for i, seen in zip(row, visible):
-        ax.fill_betweenx([i - 0.5, i + 0.5], seen + 0.5, words + 0.5, color=HIDDEN, linewidth=0)
-    inside = center <= words
-    reach = np.stack([center - np.maximum(center - width, 0.5), np.minimum(center + width, words + 0.5) - center])
-    ax.errorbar(
-        center[inside],
-        row[inside],
-        xerr=reach[:, inside].clip(min=0),
-        fmt="o",
-        markersize=3.5,
-        color=ALIGNED,
-        elinewidth=0.8,
-        alpha=0.9,
-        label="aligned position p ± σ of the prior",
-    )
-    if gold is not None:
-        ax.plot(gold, row, "s", markersize=7, markerfacecolor="none", color=GOLD, markeredgewidth=0.9, label="truth")
-    ax.set(xlim=(0.5, words + 0.5), ylim=(rows + 0.5, 0.5), xlabel="source word j", ylabel="target word i")
+    ax.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto", extent=(0.5, columns + 0.5, rows + 0.5, 0.5))
+    for i, seen in zip(row, heard):
+        ax.fill_betweenx([i - 0.5, i + 0.5], seen + 0.5, columns + 0.5, color=HIDDEN, linewidth=0)
+    if len(center):
+        inside = center <= columns
+        reach = np.stack([center - np.maximum(center - width, 0.5), np.minimum(center + width, columns + 0.5) - center])
+        ax.errorbar(
+            center[inside],
+            row[inside],
+            xerr=reach[:, inside].clip(min=0),
+            fmt="o",
+            markersize=size,
+            color=ALIGNED,
+            ecolor=(ALIGNED, 0.55),
+            elinewidth=0.7,
+            label="aligned position p ± σ of the prior",
+        )
+    if len(gold):
+        target, source = zip(*sorted(gold))
+        ax.plot(
+            source,
+            target,
+            "s",
+            markersize=2 * size,
+            markerfacecolor="none",
+            color=GOLD,
+            markeredgewidth=0.9,
+            label="truth",
+        )
+    ax.set(xlim=(0.5, columns + 0.5), ylim=(rows + 0.5, 0.5), xlabel="source word j", ylabel="target word i")
 
 
 def before_and_after(panels: dict[str, tuple[Tensor, Alignment]], gold: Tensor) -> Figure:
-    """The same sentence under several models, one panel each, titles from the keys."""
+    """The same sentence under several models, one panel each, titles from the keys.
+
+    panels: weights [T, S] and the alignment of one sentence, [1, 1, T] each; gold: [T], 1-based true positions.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 2.9), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True)
         for ax, (title, (weights, alignment)) in zip(axes, panels.items()):
-            attention(ax, weights, alignment, gold)
+            prior = (x[0, 0].detach().double().numpy() for x in alignment[:3])
+            attention(ax, weights.detach().numpy(), *prior, gold=list(enumerate(gold.tolist(), start=1)))
             ax.set_title(title, loc="left")
         for ax in axes[1:]:
             ax.set_ylabel("")
@@ -67,17 +133,183 @@ def before_and_after(panels: dict[str, tuple[Tensor, Alignment]], gold: Tensor) 
         handles.append(Patch(color=HIDDEN))
         labels.append("not heard yet: j > ⌊p + δ⌋")
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
-        bar = figure.colorbar(axes[-1].images[0], ax=axes, pad=0.01, aspect=30)
-        bar.set_label("posterior β")
-        bar.outline.set_visible(False)
+        _posterior_bar(figure, axes)
+    return figure
+
+
+def sentence(
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    heard: np.ndarray,
+    *,
+    center: np.ndarray | None = None,
+    width: np.ndarray | None = None,
+    gold: Collection[tuple[int, int]] = (),
+    title: str = "",
+) -> Figure:
+    """The paper's attention figure: posterior, aligned positions, and the way through the sentence, READ → WRITE ↓.
+
+    Args:
+        weights: [T, S]
+        source, target: what stands at the columns and rows.
+        heard: g(i), source tokens read when each row was written, [T].
+        center, width: [T], None for a policy without positions.
+        gold: pairs (source, target) of true links, from 0.
+    """
+    rows, columns = weights.shape
+    # 7 pt text needs 0.1 in across and a little more down
+    labels = 0.062 * max(map(len, target)), 0.062 * max(map(len, source))
+    across = float(np.clip(labels[0] + 0.115 * columns + 0.55, COLUMN, PAGE))
+    height = labels[1] + max(1.2, min(8.0, 0.15 * rows)) + 0.75
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(across, height), layout="constrained")
+        ax = figure.subplots()
+        empty = np.empty(0)
+        attention(
+            ax,
+            weights,
+            empty if center is None else center,
+            empty if width is None else width,
+            heard,
+            gold=[(i + 1, j + 1) for j, i in gold],
+            size=2.8,
+        )
+        for edge in ax.spines.values():
+            edge.set_visible(False)
+        _path(ax, heard)
+        ax.set_xticks(range(1, columns + 1), source, rotation=90)
+        ax.set_yticks(range(1, rows + 1), target)
+        ax.set(xlabel="", ylabel="")
+        ax.xaxis.tick_top()
+        ax.tick_params(length=0, pad=1.5)
+        if title:
+            ax.set_title(title, loc="left", fontsize=8)
+        handles, names = ax.get_legend_handles_labels()
+        names = [{"truth": "gold link"}.get(name, "p ± σ") for name in names]
+        handles += [Line2D([], [], color=PATH, linewidth=1.2), Patch(color=HIDDEN)]
+        names += ["READ → WRITE ↓", "not heard"]
+        figure.legend(handles, names, loc="outside lower left", ncols=4, columnspacing=0.9, handlelength=1.2)
+        _posterior_bar(figure, ax)
+    return figure
+
+
+def quality_latency(curves: Mapping[str, Sequence[CurvePoint]], convention: str = "word") -> Figure:
+    """BLEU over AL, one line per system; a point without a label is the whole-sentence system, a line across."""
+    unit = {"word": "words", "paper": "model tokens"}[convention]
+    columns = 2 if max(map(len, curves)) > 14 else 3
+    legend_rows = -(-len(curves) // columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.4 + 0.14 * legend_rows), layout="constrained")
+        ax = figure.subplots()
+        for place, (name, points) in enumerate(curves.items()):
+            color, marker = SYSTEMS[place % len(SYSTEMS)]
+            points = sorted(points)
+            across, up = ([point[axis] for point in points] for axis in (0, 1))
+            ax.plot(across, up, color=color, marker=marker, label=name, clip_on=False)
+            for point in points:
+                if point.label is not None:
+                    # every second system below its line, so that two curves' labels keep apart
+                    above = place % 2 == 0
+                    ax.annotate(
+                        point.label,
+                        (point.latency, point.quality),
+                        xytext=(-2, 5) if above else (3, -10),
+                        textcoords="offset points",
+                        ha="right" if above else "left",
+                        fontsize=7,
+                        color=color,
+                        path_effects=[withStroke(linewidth=2, foreground="white")],
+                        zorder=4,
+                    )
+        ax.margins(x=0.1, y=0.14)
+        ax.grid(True)
+        ax.set_axisbelow(True)
+        ax.set(xlabel=f"average lagging AL ({convention} convention, {unit})", ylabel="BLEU")
+        if any(point.label is not None for points in curves.values() for point in points):
+            ax.set_title("numbers: δ", loc="right", fontsize=7, pad=2)
+        figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.0, handlelength=1.6)
+    return figure
+
+
+def steps(sizes: Sequence[np.ndarray]) -> Figure:
+    """How far the aligned position moves with every target token: a histogram per decoder layer.
+
+    sizes: one array of Δp per layer.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.2), layout="constrained")
+        ax = figure.subplots()
+        everything = np.concatenate(sizes)
+        # a few giant leaps would squeeze all others into one bar
+        limit = max(float(np.quantile(everything, 0.99)), 1e-3)
+        edges = np.linspace(0, limit, 31)
+        colors = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(sizes)))
+        for layer, (steps, color) in enumerate(zip(sizes, colors), start=1):
+            counts, _ = np.histogram(steps, edges)
+            name = f"layer {layer}: mean {steps.mean():.2f}"
+            ax.stairs(counts / max(1, len(steps)), edges, color=color, linewidth=1.2, label=name)
+        ax.axvline(1, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)), label="Δp = 1")
+        ax.set(xlim=(0, limit), xlabel="step Δp (source tokens per target token)", ylabel="share of steps")
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        beyond = (everything > limit).mean()
+        ax.legend(loc="upper right", title=f"{beyond:.1%} lie further right", title_fontsize=7)
+    return figure
+
+
+def learning(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss, BLEU and AL over the updates of a run, from the records of its history.jsonl."""
+    by_kind = {kind: [record for record in history if record["kind"] == kind] for kind in ("training", "validation")}
+    panels = ["loss", *(key for key in ("bleu", "al") if any(key in record for record in by_kind["validation"]))]
+    names = {"loss": "loss\n(nats/token)", "bleu": "BLEU", "al": "AL\n(word, words)"}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 0.5 + 1.05 * len(panels)), layout="constrained")
+        axes = np.atleast_1d(figure.subplots(len(panels), sharex=True))
+        for ax, key in zip(axes, panels):
+            for kind, (color, marker) in zip(("training", "validation"), (("#9a9a9a", ""), SYSTEMS[0])):
+                points = [(record["update"], record[key]) for record in by_kind[kind] if key in record]
+                if points:
+                    ax.plot(*zip(*points), color=color, marker=marker, markersize=3, label=kind)
+            ax.set_ylabel(names[key])
+            ax.yaxis.set_major_locator(MaxNLocator(4))
+            ax.grid(True)
+            if key != "al":
+                ax.set_ylim(bottom=0)
+        axes[0].legend(loc="upper right")
+        axes[-1].set_xlabel("update")
+        figure.align_ylabels(axes)
     return figure
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `path` as .png and .pdf and return both."""
+    """Write `path` as PNG and as PDF, or SVG if that is its suffix, and return both."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
+    vector = path.suffix if path.suffix in VECTOR else ".pdf"
+    stem = path.with_suffix("") if path.suffix in (*VECTOR, ".png") else path
+    written = [stem.with_name(stem.name + suffix) for suffix in (".png", vector)]
     with matplotlib.rc_context(STYLE):
+        # the layout settles once it has seen its own tick labels
+        figure.draw_without_rendering()
         for file in written:
-            figure.savefig(file)
+            # no date inside: the same figure is the same file
+            figure.savefig(file, metadata={} if file.suffix == ".png" else {_DATE[file.suffix]: None})
     return written
+
+
+_DATE = {".pdf": "CreationDate", ".svg": "Date"}
+
+
+def _path(ax: Axes, heard: np.ndarray) -> None:
+    """The staircase from the first READ to the last WRITE."""
+    across, down = [0.5], [0.5]
+    for i, seen in enumerate(heard):
+        across += [seen + 0.5, seen + 0.5]
+        down += [i + 0.5, i + 1.5]
+    ax.plot(across, down, color=PATH, linewidth=1.2, clip_on=False, solid_joinstyle="miter")
+
+
+def _posterior_bar(figure: Figure, axes) -> None:
+    image = np.atleast_1d(axes)[-1].images[0]
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=30)
+    bar.set_label("posterior β")
+    bar.outline.set_visible(False)

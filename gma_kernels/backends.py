@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 
 from gma_kernels import native
 
@@ -62,7 +61,6 @@ def backends() -> dict[str, BackendStatus]:
     return {name: probe() for name, probe in PROBES.items()}
 
 
-@torch._dynamo.assume_constant_result
 def choose_backend(name: str, device: str) -> str:
     """The backend that serves a call on tensors of this device type. Raises rather than replace one asked for."""
     if name == "auto":
@@ -78,6 +76,10 @@ def choose_backend(name: str, device: str) -> str:
             "move them, or use backend='auto'"
         )
     return name
+
+
+# what torch.compiler.assume_constant_result does, which would import the whole compiler and double our import time
+choose_backend._dynamo_marked_constant = True
 
 
 @functools.cache

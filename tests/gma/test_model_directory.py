@@ -65,6 +65,7 @@ def test_round_trip(tmp_path, tokenizer, embeddings, sharing):
     assert loaded.tokenizer.source.encode(text) == tokenizer.source.encode(text)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.toml",
+        "main.yaml",
         "model.safetensors",
         "tokenizer.json",
         "training.json",

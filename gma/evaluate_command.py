@@ -1,0 +1,114 @@
+"""The work behind `gma evaluate`: what to load, what to print, what to write."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gma import atomic_file, evaluation, evaluation_text, model_directory, score_table
+from gma.evaluation import Evaluation, EvaluationError
+from gma.instances import write_instances
+
+SCORES, LOG, SIMULEVAL_CONFIG = "scores.json", "instances.log", "config.yaml"
+
+
+def run(
+    console: Console,
+    model: Path | None,
+    *,
+    instances: Path | None,
+    source: Path | None,
+    reference: Path | None,
+    delta: float | None,
+    alignments: Path | None,
+    one_based: bool,
+    output: Path | None,
+    compare: Path | None,
+    lowercase: bool,
+    slots: int,
+    words_per_second: float,
+    device: str,
+) -> Evaluation:
+    """Evaluate a model, or score a log; print tables, and write scores and log into `output`."""
+    if (model is None) == (instances is None):
+        given = "neither" if model is None else "both"
+        raise EvaluationError(f"MODEL or --instances FILE: expected one of them, got {given}")
+    # read before the long part, so that a wrong file is found at once
+    other = evaluation.load_log(compare) if compare else None
+    if instances is not None:
+        unused = {"--source": source, "--reference": reference, "--delta": delta, "--alignments": alignments}
+        for option, value in unused.items():
+            if value is not None:
+                raise EvaluationError(f"{option} needs a model and means nothing with --instances; leave it out")
+        result = evaluation.evaluate_log(instances, lowercase=lowercase)
+    else:
+        gold = evaluation.load_gold(alignments, one_based=one_based) if alignments else None
+        loaded = model_directory.load(model, choose_device(device))
+        text = evaluation_text.load(loaded, source, reference)
+        say(console, f"text: {text.name}")
+        with bar(console, "translating", len(text.sources)) as advance:
+            result = evaluation.evaluate(
+                loaded,
+                text,
+                system=str(model),
+                delta=delta,
+                gold=gold,
+                lowercase=lowercase,
+                slots=slots,
+                words_per_second=words_per_second,
+                progress=advance,
+            )
+    differences = evaluation.compare(other, result.instances, lowercase=lowercase) if other else None
+    say(console, score_table.heading(result))
+    for table in score_table.tables(result):
+        console.print(table)
+    for line in score_table.notes(result):
+        say(console, line)
+    if differences:
+        console.print(score_table.comparison(differences, str(compare)))
+    if output:
+        scores = result.to_dict()
+        if differences:
+            rows = {name: row._asdict() for name, row in differences.items()}
+            scores["comparison"] = {"baseline": str(compare), **rows}
+        write(output, scores, result)
+        say(console, f"written: {output / SCORES}, {output / LOG}")
+    return result
+
+
+def write(folder: Path, scores: dict, result: Evaluation) -> None:
+    """Scores, the log, and the two lines that `simuleval --score-only --output folder` wants to find."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace_text(folder / SCORES, json.dumps(scores, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_file.replace_text(folder / SIMULEVAL_CONFIG, "source_type: text\ntarget_type: text\n")
+    write_instances(folder / LOG, result.instances)
+
+
+def say(console: Console, text: str) -> None:
+    """One line as it is, whatever the width of the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def choose_device(name: str) -> torch.device:
+    """'auto' is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise EvaluationError(f"--device is {name!r}; expected auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EvaluationError(f"--device is {name!r}, but torch finds no GPU here; expected cpu or auto")
+    return device
+
+
+@contextmanager
+def bar(console: Console, description: str, total: int):
+    """A progress bar on a terminal, nothing elsewhere; gives the function that moves it on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -1,0 +1,133 @@
+"""The work behind `gma plot`: what each figure is drawn from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gma import evaluation, evaluation_text, history, model_directory, plotting, sweep, word_alignment
+from gma.metrics.alignment import Link
+from gma.model_directory import Loaded
+from gma.plotting import CurvePoint
+from gma.tokenizer import EOS, SPECIALS, Vocabulary
+from gma.translate import translate
+
+# sentences whose steps are counted: more change the picture no further
+STEP_SENTENCES = 1000
+
+
+class PlotError(ValueError):
+    """A figure that cannot be drawn; the message says why and what to do."""
+
+
+def curve(paths: Sequence[Path], output: Path, *, convention: str) -> list[Path]:
+    """Quality against latency, from one or more curve.json (or folders that hold one)."""
+    if convention not in ("word", "paper"):
+        raise PlotError(f"--convention is {convention!r}; expected word or paper")
+    files = [path / sweep.CURVE if path.is_dir() else path for path in paths]
+    loaded = {file: sweep.load(file) for file in files}
+    texts = {point.text for points in loaded.values() for point in points}
+    if not texts:
+        raise PlotError(f"{', '.join(map(str, files))}: no points; run `gma sweep` first")
+    if len(texts) > 1:
+        raise PlotError("the curves are of different texts or of different case; sweep all systems on the same text")
+    curves: dict[str, list[CurvePoint]] = {}
+    for file, points in loaded.items():
+        for name, drawn in sweep.curves(points, convention).items():
+            # the same name in two sweeps is two systems
+            curves[f"{file.parent.name}/{name}" if name in curves else name] = drawn
+    return plotting.save(plotting.quality_latency(curves, convention), output)
+
+
+def attention(
+    model: Path,
+    output: Path,
+    *,
+    source: str | None,
+    target: str | None,
+    line: int,
+    source_file: Path | None,
+    reference_file: Path | None,
+    delta: float | None,
+    layer: int | None,
+    alignments: Path | None,
+    one_based: bool,
+) -> list[Path]:
+    """One sentence: given as text, or a line of the evaluation text."""
+    loaded = model_directory.load(model)
+    links: frozenset[Link] = frozenset()
+    if source is None:
+        text = evaluation_text.load(loaded, source_file, reference_file)
+        if line - 1 not in text.indices:
+            raise PlotError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
+        place = text.indices.index(line - 1)
+        source, target = text.sources[place], target or text.references[place]
+        if alignments is not None:
+            gold = evaluation.load_gold(alignments, one_based=one_based)
+            links = evaluation.links_of(gold, text)[place].possible
+    elif alignments is not None:
+        raise PlotError("--alignments goes with a line of a file; leave it out with --source")
+    if target is None:
+        target = translate(loaded, [source], delta=delta)[0].text
+    if not source.split() or not target.split():
+        raise PlotError(f"source {source!r}, target {target!r}; expected words on both sides")
+    (pair,) = word_alignment.read(loaded, [source], [target], delta=delta)
+    chosen = pair.layers if layer is None else layer
+    if not 1 <= chosen <= pair.layers:
+        raise PlotError(f"--layer is {chosen}; expected 1 to {pair.layers}")
+    has_positions = loaded.config.attention.policy == "gaussian"
+    shown = loaded.model.delta if delta is None else delta
+    figure = plotting.sentence(
+        pair.posterior[chosen - 1],
+        token_labels(loaded.tokenizer.source, pair.source_tokens),
+        token_labels(loaded.tokenizer.target, pair.target_tokens),
+        pair.needed,
+        center=pair.positions[chosen - 1] if has_positions else None,
+        width=pair.widths[chosen - 1] if has_positions else None,
+        gold=pair.gold_tokens(links),
+        title=f"δ = {shown:g}, decoder layer {chosen} of {pair.layers}" if has_positions else "",
+    )
+    return plotting.save(figure, output)
+
+
+def steps(model: Path, output: Path, *, source: Path | None, reference: Path | None, delta: float | None) -> list[Path]:
+    """How far p moves with every target token, references forced."""
+    loaded = model_directory.load(model)
+    _check_positions(loaded, model)
+    text = evaluation_text.load(loaded, source, reference)
+    chosen = [pair for pair in zip(text.sources, text.references) if pair[1].split()][:STEP_SENTENCES]
+    if not chosen:
+        raise PlotError(f"{text.name}: no pair with words on both sides; expected at least one")
+    pairs = word_alignment.read(loaded, *zip(*chosen), delta=delta)
+    sizes = [
+        np.concatenate([np.diff(pair.positions[layer], prepend=1.0) for pair in pairs])
+        for layer in range(pairs[0].layers)
+    ]
+    return plotting.save(plotting.steps(sizes), output)
+
+
+def learning(run: Path, output: Path) -> list[Path]:
+    """Loss, BLEU and AL over a run's updates."""
+    path = run / "history.jsonl"
+    records = history.read(path)
+    if not records:
+        raise PlotError(f"{path}: no records; expected the folder of a run that `gma train` has begun")
+    return plotting.save(plotting.learning(records), output)
+
+
+def token_labels(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[str]:
+    """The text of each token; a piece that does not end its word has a · after it."""
+    labels = []
+    for token in tokens:
+        text = SPECIALS[EOS] if token == EOS else vocabulary.decode([token])
+        labels.append(text if token == EOS or vocabulary.closes_word(token) else f"{text}·")
+    return labels
+
+
+def _check_positions(loaded: Loaded, model: Path) -> None:
+    settings = loaded.config.attention
+    if settings.policy != "gaussian" or settings.positions != "incremental":
+        raise PlotError(
+            f"{model} has policy {settings.policy!r} and positions {settings.positions!r}; steps are taken by "
+            "'gaussian' with 'incremental' positions only"
+        )

@@ -1,0 +1,256 @@
+"""Quality against latency: several δ and models on one text, into one curve. A sweep that was cut off goes on."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+import gma
+from gma import atomic_file, evaluate_command, evaluation_text, model_directory, plotting
+from gma.checksum import sha256_of
+from gma.evaluation import SLOTS, Evaluation, evaluate
+from gma.evaluation_text import EvaluationText
+from gma.instances import write_instances
+
+CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
+FORMAT, VERSION = "gma-sweep", 1
+
+
+class SweepError(ValueError):
+    """A sweep that cannot be made or gone on with; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One system at one latency. Latency is in the `word` convention, `paper_…` in the `paper` convention.
+
+    Attributes:
+        delta: None for a policy without one.
+        model, text: fingerprints of all that the scores depend on.
+    """
+
+    system: str
+    delta: float | None
+    sentences: int
+    bleu: float
+    chrf: float
+    al: float
+    laal: float
+    ap: float
+    dal: float
+    cw: float
+    paper_al: float
+    paper_ap: float
+    paper_dal: float
+    paper_cw: float
+    past_the_end: float | None
+    empty: int
+    cut_off: int
+    bleu_signature: str
+    chrf_signature: str
+    latency_convention: str
+    model: str
+    text: str
+
+
+def parse_deltas(text: str) -> list[float]:
+    """'0.5,1,inf' → numbers, each once, ascending."""
+    deltas = []
+    for part in text.split(","):
+        try:
+            delta = float(part)
+        except ValueError:
+            delta = math.nan
+        if math.isnan(delta):
+            raise SweepError(
+                f"--delta has {part.strip()!r}; expected numbers with commas between them, as in 0.5,1,2,inf"
+            )
+        deltas.append(delta + 0.0)
+    return sorted(set(deltas))
+
+
+def sweep(
+    models: Sequence[Path],
+    deltas: Sequence[float],
+    output: Path,
+    console: Console,
+    *,
+    source: Path | None = None,
+    reference: Path | None = None,
+    lowercase: bool = False,
+    slots: int = SLOTS,
+    device: str = "auto",
+) -> list[Point]:
+    """Evaluate every model at every δ and write curve.json, curve.csv, a figure and the logs into `output`.
+
+    Points that are there already, of the same text and the same model files, are not computed again; those of other
+    models stay in the curve.
+    """
+    folders = system_names(models)
+    known = load(output / CURVE) if (output / CURVE).exists() else []
+    place = evaluate_command.choose_device(device)
+    systems = {name: model_directory.load(folder, place) for name, folder in folders.items()}
+    text = _common_text({name: evaluation_text.load(loaded, source, reference) for name, loaded in systems.items()})
+    text_print = f"{text.fingerprint}{'-lowercase' * lowercase}"
+    prints = {name: _fingerprint(folder) for name, folder in folders.items()}
+    points = [
+        point for point in known if point.text == text_print and prints.get(point.system, point.model) == point.model
+    ]
+    wanted = [
+        (name, delta)
+        for name, loaded in systems.items()
+        for delta in (deltas if loaded.config.attention.policy == "gaussian" else [None])
+    ]
+    done = {(point.system, point.delta) for point in points}
+    missing = [point for point in wanted if point not in done]
+    if len(missing) < len(wanted):
+        evaluate_command.say(console, f"{len(wanted) - len(missing)} of {len(wanted)} points are there already")
+    with evaluate_command.bar(console, "sweep", len(missing) * len(text.sources)) as advance:
+        for name, delta in missing:
+            result = evaluate(
+                systems[name], text, system=name, delta=delta, lowercase=lowercase, slots=slots, progress=advance
+            )
+            points.append(_point(result, prints[name], text_print))
+            points.sort(key=lambda point: (point.system, math.inf if point.delta is None else point.delta))
+            latency = "" if delta is None else f"-delta-{delta:g}"
+            write_instances(output / LOGS / f"{name.replace('/', '-')}{latency}.log", result.instances)
+            # after every point: what is cut off goes on from here
+            _write(output, points, text)
+    _write(output, points, text)
+    console.print(table(points))
+    paths = plotting.save(plotting.quality_latency(curves(points)), output / FIGURE)
+    for path in (output / CURVE, output / TABLE, *paths):
+        evaluate_command.say(console, f"written: {path}")
+    return points
+
+
+def load(path: Path) -> list[Point]:
+    """The points of a curve.json."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SweepError(f"{path}: cannot be read ({error.strerror}); `gma sweep` writes it") from error
+    except ValueError as error:
+        raise SweepError(f"{path}: damaged, not JSON ({error}); delete it and sweep again") from error
+    names = {field.name for field in fields(Point)}
+    if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise SweepError(f"{path}: expected a {FORMAT} file, version {VERSION}; choose another --output")
+    points = content.get("points")
+    if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() == names for point in points):
+        raise SweepError(f"{path}: damaged: expected points with the keys {', '.join(sorted(names))}; delete it")
+    return [Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points]
+
+
+def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[plotting.CurvePoint]]:
+    """System → what is drawn of it."""
+    found: dict[str, list[plotting.CurvePoint]] = {}
+    for point in points:
+        latency = point.al if convention == "word" else point.paper_al
+        label = None if point.delta is None else f"{point.delta:g}".replace("inf", "∞")
+        found.setdefault(point.system, []).append(plotting.CurvePoint(latency, point.bleu, label))
+    return found
+
+
+def table(points: Sequence[Point]) -> Table:
+    """One row a point; what finds no room is in the CSV."""
+    numbers = ("δ", "BLEU", "chrF", "AL", "LAAL", "AP", "DAL", "CW", "paper AL", "p > |x|")
+    result = Table(
+        Column("system", overflow="fold"),
+        *(Column(name, justify="right", no_wrap=True) for name in numbers),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        caption=f"BLEU and chrF in percent, sacreBLEU {points[0].bleu_signature}. AL to CW: word convention, in words, "
+        "AP a share; paper AL: paper convention, in model tokens",
+        caption_justify="left",
+    )
+    for point in points:
+        latency = (point.al, point.laal, point.ap, point.dal, point.cw, point.paper_al)
+        result.add_row(
+            point.system,
+            "–" if point.delta is None else f"{point.delta:g}",
+            *(f"{value:.1f}" for value in (point.bleu, point.chrf)),
+            *(f"{value:.2f}" for value in latency),
+            "–" if point.past_the_end is None else f"{point.past_the_end:.1%}",
+        )
+    return result
+
+
+def system_names(models: Sequence[Path]) -> dict[str, Path]:
+    """The shortest ends of the paths that tell them apart."""
+    paths = list(dict.fromkeys(path.resolve() for path in models))
+    for parts in range(1, max(len(path.parts) for path in paths) + 1):
+        names = {"/".join(path.parts[-parts:]): path for path in paths}
+        if len(names) == len(paths):
+            return names
+    raise AssertionError("two different paths have the same parts")
+
+
+def _point(result: Evaluation, model: str, text: str) -> Point:
+    word, paper = result.scores.latency, result.paper
+    return Point(
+        system=result.system,
+        delta=result.delta,
+        sentences=len(result.instances),
+        bleu=result.scores.bleu.score,
+        chrf=result.scores.chrf.score,
+        **{name: getattr(word, name) for name in ("al", "laal", "ap", "dal", "cw")},
+        **{f"paper_{name}": getattr(paper, name) for name in ("al", "ap", "dal", "cw")},
+        past_the_end=result.past_the_end,
+        empty=word.empty,
+        cut_off=result.cut_off,
+        bleu_signature=result.scores.bleu.signature,
+        chrf_signature=result.scores.chrf.signature,
+        latency_convention=word.convention,
+        model=model,
+        text=text,
+    )
+
+
+def _write(folder: Path, points: Sequence[Point], text: EvaluationText) -> None:
+    records = [asdict(point) for point in points]
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "text": text.name,
+        # JSON knows no infinity
+        "points": [
+            {**record, "delta": str(record["delta"]) if point.delta in (math.inf, -math.inf) else point.delta}
+            for point, record in zip(points, records)
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace_text(folder / CURVE, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, [field.name for field in fields(Point)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    atomic_file.replace_text(folder / TABLE, lines.getvalue())
+
+
+def _common_text(texts: dict[str, EvaluationText]) -> EvaluationText:
+    """The text of all systems; their tokenizers' rules, or their own corpora, may have made different ones."""
+    (first, text), *others = texts.items()
+    for name, other in others:
+        if other.fingerprint != text.fingerprint:
+            raise SweepError(
+                f"{first} and {name} would be evaluated on different texts ({text.name}; {other.name}); one curve "
+                "needs one text: give --source and --reference, and models with the same lower-casing and unescaping"
+            )
+    return text
+
+
+def _fingerprint(folder: Path) -> str:
+    """Of a model and the version that runs it."""
+    digest = hashlib.blake2b(gma.__version__.encode(), digest_size=16)
+    for name in (model_directory.MODEL, model_directory.CONFIG, model_directory.TOKENIZER):
+        digest.update(sha256_of(folder / name).encode())
+    return digest.hexdigest()
