@@ -79,7 +79,7 @@ class Aligner(nn.Module):
         check_choice("width_rule", width_rule, WIDTH_RULES)
         check_choice("positions", positions, POSITIONS)
         check_choice("convention", convention, CONVENTIONS)
-        self.delta = _checked_delta(delta)
+        self.delta = checked_delta(delta)
         self.width_rule, self.positions, self.convention = width_rule, positions, convention
         self.step = PositivePredictor(embed_dim, outputs, device, dtype)
         self.width = PositivePredictor(embed_dim, outputs, device, dtype) if width_rule == "predicted" else None
@@ -157,7 +157,7 @@ def without_prior(query: Tensor, visible: Tensor) -> Alignment:
     return Alignment(one, one, visible, one.double())
 
 
-def _checked_delta(delta: float) -> float:
+def checked_delta(delta: float) -> float:
     if isinstance(delta, bool) or not isinstance(delta, numbers.Real):
         raise TypeError(f"delta is a {type(delta).__name__}; expected a number of source words, or inf for all")
     if math.isnan(delta):

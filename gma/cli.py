@@ -1,9 +1,10 @@
 """The `gma` command."""
 
+import contextlib
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import torch
 import typer
@@ -18,7 +19,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+plot_app = typer.Typer(help="Draw figures: PNG, and PDF or SVG beside it.", no_args_is_help=True)
+app.add_typer(plot_app, name="plot")
 console = Console()
+
+FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]
 
 
 @app.command()
@@ -148,6 +153,98 @@ def evaluate(
 
 
 @app.command()
+def sweep(
+    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Model directories.")],
+    delta: Annotated[str, typer.Option(help="Source tokens to hear past p, several with commas.")] = "0.5,1,2,4",
+    source: Annotated[
+        Path | None, typer.Option(help="Text, one sentence a line.", show_default="the models' test or valid split")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
+    output: Annotated[Path, typer.Option(help="Folder of the curve; a sweep that was cut off goes on.")] = ...,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
+    slots: Annotated[int, typer.Option(min=1, help="Sentences translated together.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Quality and latency of models at several δ: one table, CSV, JSON and figure."""
+    from gma import sweep
+
+    sweep.sweep(
+        [Path(model) for model in models.split(",")],
+        sweep.parse_deltas(delta),
+        output,
+        console,
+        source=source,
+        reference=reference,
+        lowercase=lowercase,
+        slots=slots,
+        device=device,
+    )
+
+
+@app.command()
+def translate(
+    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
+    output: Annotated[Path | None, typer.Option(show_default="standard output")] = None,
+    delta: Annotated[float | None, typer.Option(help="The latency to keep.", show_default="the model's")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Hypotheses; more than 1 needs a model that waits for all.")] = 1,
+    device: Annotated[str, typer.Option()] = "cpu",
+) -> None:
+    """Translate text, many sentences at a time, into exactly what a stream would write."""
+    from gma import model_directory
+    from gma.translate import translate_file
+
+    loaded = model_directory.load(model, device)
+    errors = Console(stderr=True)
+    with _input(input) as file:
+        translate_file(loaded, file, _input_name(input), output, errors, delta=delta, beam=beam)
+
+
+@app.command()
+def stream(
+    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
+    delta: Annotated[float | None, typer.Option(help="The latency to keep.", show_default="the model's")] = None,
+    delay: Annotated[float, typer.Option(min=0.0, help="Seconds between words, as if they were spoken.")] = 0.0,
+    plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
+    device: Annotated[str, typer.Option()] = "cpu",
+) -> None:
+    """Translate while the text is arriving: every word is written the moment it is ready."""
+    from gma import dictation, live, model_directory
+    from gma.streaming import StreamingTranslator
+
+    loaded = model_directory.load(model, device)
+    languages = loaded.config.data.source, loaded.config.data.target
+    view = live.LiveView(console, *languages) if console.is_terminal and not plain else live.PlainView()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_input(input))
+        if file.isatty() and isinstance(view, live.LiveView):
+            stack.enter_context(dictation.single_keys())
+            texts = dictation.typed(view.typing)
+        else:
+            texts = dictation.arriving(file.fileno(), _input_name(input))
+        try:
+            live.interpret(StreamingTranslator(loaded), dictation.spoken(texts, delay) if delay else texts, view, delta)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _input(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    from gma.parallel_text import TextError
+
+    if path is None:
+        return contextlib.nullcontext(sys.stdin.buffer)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise TextError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _input_name(path: Path | None) -> str:
+    return "standard input" if path is None else str(path)
+
+
+@app.command()
 def config(
     arguments: Annotated[
         list[str] | None,
@@ -186,6 +283,84 @@ def info() -> None:
     console.print(table)
 
 
+@plot_app.command("curve")
+def plot_curve(
+    curves: Annotated[list[Path], typer.Argument(metavar="CURVE...", help="Outputs of `gma sweep`.")],
+    output: FigurePath = Path("curve"),
+    convention: Annotated[str, typer.Option(help="Of AL: word or paper.")] = "word",
+) -> None:
+    """BLEU over AL, one line per system."""
+    from gma import plot_command
+
+    _print_paths(plot_command.curve(curves, output, convention=convention))
+
+
+@plot_app.command("attention")
+def plot_attention(
+    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    output: FigurePath = Path("attention"),
+    source: Annotated[
+        str | None, typer.Option(help="The sentence itself.", show_default="a line of the evaluation text")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What is written.", show_default="the reference, or the model's translation")
+    ] = None,
+    line: Annotated[int, typer.Option(min=1, help="Of the text, from 1.")] = 1,
+    source_file: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
+    reference_file: Annotated[Path | None, typer.Option(show_default="as above")] = None,
+    delta: Annotated[float | None, typer.Option(show_default="the configured one")] = None,
+    layer: Annotated[int | None, typer.Option(help="Decoder layer, from 1.", show_default="the last")] = None,
+    alignments: Annotated[Path | None, typer.Option(help="Gold word links, a line a pair, drawn as squares.")] = None,
+    one_based: Annotated[bool, typer.Option("--one-based", help="The links count words from 1.")] = False,
+) -> None:
+    """One sentence: posterior, aligned positions and the READ/WRITE path."""
+    from gma import plot_command
+
+    paths = plot_command.attention(
+        model,
+        output,
+        source=source,
+        target=target,
+        line=line,
+        source_file=source_file,
+        reference_file=reference_file,
+        delta=delta,
+        layer=layer,
+        alignments=alignments,
+        one_based=one_based,
+    )
+    _print_paths(paths)
+
+
+@plot_app.command("steps")
+def plot_steps(
+    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    output: FigurePath = Path("steps"),
+    source: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
+    reference: Annotated[Path | None, typer.Option(show_default="as above")] = None,
+    delta: Annotated[float | None, typer.Option(show_default="the configured one")] = None,
+) -> None:
+    """How far the aligned position moves with every target token, a histogram per layer."""
+    from gma import plot_command
+
+    _print_paths(plot_command.steps(model, output, source=source, reference=reference, delta=delta))
+
+
+@plot_app.command("learning")
+def plot_learning(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")], output: FigurePath = Path("learning")
+) -> None:
+    """Loss, BLEU and AL over the updates of a run."""
+    from gma import plot_command
+
+    _print_paths(plot_command.learning(run, output))
+
+
+def _print_paths(paths: list[Path]) -> None:
+    for path in paths:
+        console.print(f"figure: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _expected_errors() -> tuple[type[Exception], ...]:
     from gma.checkpoint import CheckpointError
     from gma.config import ConfigError
@@ -194,12 +369,15 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from gma.fetch import FetchError
     from gma.model_directory import ModelDirectoryError
     from gma.parallel_text import TextError
+    from gma.plot_command import PlotError
     from gma.prepare import PrepareError
     from gma.run import RunError
+    from gma.sweep import SweepError
     from gma.tensor_file import DamagedFile
     from gma.token_file import CorpusError
     from gma.tokenizer import TokenizerError
     from gma.training import TrainingError
+    from gma.translate import TranslateError
 
     return (
         CheckpointError,
@@ -210,11 +388,14 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         EvaluationError,
         FetchError,
         ModelDirectoryError,
+        PlotError,
         PrepareError,
         RunError,
+        SweepError,
         TextError,
         TokenizerError,
         TrainingError,
+        TranslateError,
     )
 
 

@@ -6,28 +6,60 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gma import config, evaluation, evaluation_text, model_directory, run
+from gma import config, dictation, evaluation, evaluation_text, live, model_directory, plot_command, run, sweep
 from gma.evaluation import Evaluation
 from gma.instances import Instance
-from gma.token_file import PreparedCorpus
+from gma.streaming import StreamingTranslator
 
 EXAMPLES = 3
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# δ of the curve; the model is trained with any from the first to the last
+DELTAS = (1.0, 2.0, 4.0, 7.0)
+# of a spoken word, in the live view
+SECONDS_A_WORD = 0.3
 
 
 def demonstrate(folder: Path, minutes: float, console: Console) -> None:
-    """Train (or go on training) in `folder`, then translate and score sentences that training has never seen."""
-    resolved = config.load("generated", [f"training.minutes={minutes}", f'data.folder="{folder / "corpus"}"'])
+    """Train (or go on training) in `folder`, score unseen sentences, stream one of them, draw two figures."""
+    corpus = folder / "corpus"
+    resolved = config.load("generated", [f"training.minutes={minutes}", f'data.folder="{corpus}"'])
     outcome = run.train(resolved.config, folder, console)
     if outcome.signal:
         return
     loaded = model_directory.load(folder)
     text = evaluation_text.load(loaded)
-    gold = evaluation.load_gold(folder / "corpus" / "test.align")
-    scored = evaluation.evaluate(loaded, text, system="GMA, generated corpus", gold=gold)
+    scored = evaluation.evaluate(loaded, text, system="GMA", gold=evaluation.load_gold(corpus / "test.align"))
+    console.print("\nunseen sentences; the small numbers count the source words heard when a word was written")
     for instance in scored.instances[:EXAMPLES]:
         console.print(example(instance))
     console.print(summary(scored))
+    shown = most_reordered(scored)
+    console.print("\nas it happens:")
+    view = live.LiveView(console, "heard", "written") if console.is_terminal else live.PlainView()
+    spoken = dictation.spoken([scored.instances[shown].source + "\n"], SECONDS_A_WORD if console.is_terminal else 0.0)
+    live.interpret(StreamingTranslator(loaded), spoken, view, None)
+    console.print("one model, any latency:")
+    sweep.sweep([folder], DELTAS, folder / "sweep", console)
+    for figure in figures(folder, text.indices[shown] + 1):
+        console.print(f"figure: {figure}", highlight=False)
+
+
+def most_reordered(scored: Evaluation) -> int:
+    """The well translated sentence in which some word waits longest: there the policy shows."""
+
+    def wait(instance: Instance) -> int:
+        if instance.prediction != instance.reference or instance.source_length > 16:
+            return 0
+        return max((delay - place for place, delay in enumerate(instance.delays)), default=0)
+
+    return max(range(len(scored.instances)), key=lambda index: wait(scored.instances[index]))
+
+
+def figures(folder: Path, line: int) -> list[Path]:
+    """The attention of one sentence of the test set, and the quality-latency curve."""
+    gold = folder / "corpus" / "test.align"
+    attention = plot_command.attention(folder, folder / "attention", line=line, alignments=gold)
+    return [*attention, *plot_command.curve([folder / "sweep"], folder / "curve", convention="word")]
 
 
 def example(instance: Instance) -> Text:

@@ -1,8 +1,8 @@
 """Decoding many sentences together, one target token at a time, each with as much of its source as has arrived."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -101,6 +101,30 @@ class IncrementalBatch:
         if not self.sentences:
             self._forget_everything()
 
+    def fork(self, slot: int) -> int:
+        """Begin a second translation of a sentence, with the same past; returns its slot."""
+        fork = self.open()
+        self.sentences[fork] = replace(self.sentences[slot])
+        source, target = self._tensor([slot]), self._tensor([fork])
+        for cache in (*self._self_caches, *self._cross_caches):
+            cache.reserve(self._slots, 0)
+        for cache in self._cross_caches:
+            cache.copy(source, target)
+        self.copy({fork: slot})
+        return fork
+
+    def copy(self, origins: Mapping[int, int]) -> None:
+        """Let slots (the keys) go on from the past of other slots: translations of one sentence, of one length."""
+        if not origins:
+            return
+        source, target = self._tensor(list(origins.values())), self._tensor(list(origins))
+        for cache in self._self_caches:
+            cache.copy(source, target)
+        self._alignments = [
+            alignment and Alignment(*(x.index_copy(0, target, x[source]) for x in alignment))
+            for alignment in self._alignments
+        ]
+
     def reserve(self, slots: int) -> None:
         """Make room for so many sentences at a time."""
         if slots <= self._slots:
@@ -150,22 +174,27 @@ class IncrementalBatch:
         return {slot: source for slot, source in sources.items() if source and source[-1] == EOS}
 
     @torch.no_grad()
-    def advance(self) -> Scores | None:
-        """Take every slot that can go on as far through the decoder as its source allows.
+    def advance(self, slots: Iterable[int] | None = None) -> Scores | None:
+        """Take every slot, or each of these, as far through the decoder as its source allows.
 
         Returns the scores of those that came through, or None if none could go on.
         """
-        going = [slot for slot in sorted(self.sentences) if self.sentences[slot].can_go_on]
+        slots = sorted(self.sentences if slots is None else slots)
+        going = [slot for slot in slots if self.sentences[slot].can_go_on]
         if not going:
             return None
         rows = self._rows([slot for slot in going if self.sentences[slot].layer == NOWHERE])
         hidden = self._embed(rows)
         for index in range(len(self.model.decoder.layers)):
-            if rows.slots:
-                self._approach(index, rows, hidden)
+            front = self._approach(index, rows, hidden) if rows.slots else None
             ready = [slot for slot in going if self._stands_ready(slot, index)]
-            rows = rows if ready == rows.slots else self._rows(ready)
-            hidden = self._pass(index, rows) if ready else hidden[:0]
+            # mostly all go on at once; only what stops here, or stood here before, is kept
+            if ready != rows.slots:
+                if front is not None:
+                    self._keep(rows, front)
+                rows = self._rows(ready)
+                front = self._kept(index, rows)
+            hidden = self._pass(index, rows, front) if ready else hidden[:0]
         return Scores(
             rows.slots,
             self.model.project(hidden[:, 0]),
@@ -195,7 +224,7 @@ class IncrementalBatch:
         tokens = self._tensor([sentence.token for sentence in rows.sentences])
         return self.model.decoder.embed.extend(tokens[:, None], rows.written, furthest)
 
-    def _approach(self, index: int, rows: "Rows", hidden: Tensor) -> None:
+    def _approach(self, index: int, rows: "Rows", hidden: Tensor) -> "Front":
         """Go up to a layer's cross-attention: self-attention, and how much source the layer needs."""
         layer = self.model.decoder.layers[index]
         attended = layer.self_attention.extend(hidden, rows.visible, self._self_caches[index], rows.index, rows.written)
@@ -206,36 +235,51 @@ class IncrementalBatch:
         if before is None:
             before = Alignment(*(_lengthened(x[:0], self._slots, fill) for x, fill in zip(alignment, UNALIGNED)))
         self._alignments[index] = Alignment(*(rows.put(new, old) for new, old in zip(alignment, before)))
-        self._hidden, self._query = rows.put(hidden, self._hidden), rows.put(query, self._query)
         for sentence, needed in zip(rows.sentences, alignment.visible.amax(dim=(1, 2)).tolist()):
             sentence.layer, sentence.needed = index, needed
+        return Front(hidden, query, alignment)
+
+    def _keep(self, rows: "Rows", front: "Front") -> None:
+        self._hidden, self._query = rows.put(front.hidden, self._hidden), rows.put(front.query, self._query)
+
+    def _kept(self, index: int, rows: "Rows") -> "Front":
+        return Front(rows.of(self._hidden), rows.of(self._query), self._latest(index, rows))
+
+    def _latest(self, index: int, rows: "Rows") -> Alignment:
+        """A layer's alignments of these rows. Their sources may have ended since they asked for more."""
+        alignment = Alignment(*(rows.of(x) for x in self._alignments[index]))
+        visible = torch.minimum(alignment.visible, rows.source_length.int()[:, None, None])
+        return alignment._replace(visible=visible)
 
     def _align(self, index: int, rows: "Rows", query: Tensor) -> Alignment:
         """[n, 1 or H, 1] each"""
         if index > 0 and self.model.decoder.shares_layers:
-            return Alignment(*(rows.of(x) for x in self._alignments[0]))
+            return self._latest(0, rows)
         before = self._alignments[index]
         previous = None if before is None else rows.of(before.position)[:, :, 0]
         return self.model.decoder.layers[index].cross_attention.align(query, rows.source_length, previous, rows.delta)
 
-    def _pass(self, index: int, rows: "Rows") -> Tensor:
+    def _pass(self, index: int, rows: "Rows", front: "Front") -> Tensor:
         """A layer's cross-attention and what follows it, [n, 1, E]."""
         layer = self.model.decoder.layers[index]
         for sentence in rows.sentences:
             sentence.furthest = max(sentence.furthest, min(sentence.needed, sentence.source_length))
-        alignment = Alignment(*(rows.of(x) for x in self._alignments[index]))
-        # the source may have ended since the row asked for more
-        visible = torch.minimum(alignment.visible, rows.source_length.int()[:, None, None])
-        attended = layer.cross_attention.attend(
-            rows.of(self._query), self._cross_caches[index], rows.index, alignment._replace(visible=visible)
-        )
-        return layer.feed_forward(layer.cross_attention_norm(rows.of(self._hidden), attended))
+        attended = layer.cross_attention.attend(front.query, self._cross_caches[index], rows.index, front.alignment)
+        return layer.feed_forward(layer.cross_attention_norm(front.hidden, attended))
 
     def _rows(self, slots: list[int]) -> "Rows":
         return Rows(slots, [self.sentences[slot] for slot in slots], self.model.project.weight.device)
 
     def _tensor(self, numbers: list) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self.model.project.weight.device)
+
+
+class Front(NamedTuple):
+    """What stands in front of a cross-attention."""
+
+    hidden: Tensor  # [n, 1, E]
+    query: Tensor  # [n, 1, E], projected
+    alignment: Alignment  # [n, 1 or H, 1] each
 
 
 class Rows:

@@ -28,7 +28,9 @@ class KeyValueCache:
 
     def write(self, rows: Tensor, start: Tensor, key: Tensor, value: Tensor) -> None:
         """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value: [n, T, H, D]."""
-        place = start[:, None] + torch.arange(key.shape[1], device=key.device)
+        place = start[:, None]
+        if key.shape[1] > 1:
+            place = place + torch.arange(key.shape[1], device=key.device)
         self.key[rows[:, None], place] = key
         self.value[rows[:, None], place] = value
 
@@ -51,12 +53,13 @@ class KeyValueCache:
             return gma_kernels.gaussian_attention(query, key, value, center, width, visible, **options)
 
         # the buffers are used in place: a sentence that does not take part sees nothing, which costs nothing
-        def spread(x: Tensor, fill: float) -> Tensor:
-            return x.new_full((sentences, *x.shape[1:]), fill).index_copy_(0, rows, x)
+        def spread(x: Tensor) -> Tensor:
+            return x.new_empty((sentences, *x.shape[1:])).index_copy_(0, rows, x)
 
-        context = gma_kernels.gaussian_attention(
-            spread(query, 0.0), key, value, spread(center, 1.0), spread(width, 1.0), spread(visible, 0), **options
-        )
+        # without a prior they are constants, of which nothing is read
+        center, width = (x[:1].expand(sentences, -1, -1) if prior == "none" else spread(x) for x in (center, width))
+        seen = visible.new_zeros(sentences, *visible.shape[1:]).index_copy_(0, rows, visible)
+        context = gma_kernels.gaussian_attention(spread(query), key, value, center, width, seen, **options)
         return context[rows]
 
 

@@ -1,6 +1,6 @@
 """Figures, made without touching the caller's matplotlib backend; `save` writes PNG and PDF (or SVG) side by side.
 
-All but `before_and_after` fit a column of a paper, 3.3 in wide, with no text below 7 pt.
+All fit a column of a paper, 3.3 in wide, with no text below 7 pt.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +15,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from torch import Tensor
-
-from gma.alignment import Alignment
 
 STYLE = {
     "font.size": 8,
@@ -113,28 +110,6 @@ def attention(
             label="truth",
         )
     ax.set(xlim=(0.5, columns + 0.5), ylim=(rows + 0.5, 0.5), xlabel="source word j", ylabel="target word i")
-
-
-def before_and_after(panels: dict[str, tuple[Tensor, Alignment]], gold: Tensor) -> Figure:
-    """The same sentence under several models, one panel each, titles from the keys.
-
-    panels: weights [T, S] and the alignment of one sentence, [1, 1, T] each; gold: [T], 1-based true positions.
-    """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True)
-        for ax, (title, (weights, alignment)) in zip(axes, panels.items()):
-            prior = (x[0, 0].detach().double().numpy() for x in alignment[:3])
-            attention(ax, weights.detach().numpy(), *prior, gold=list(enumerate(gold.tolist(), start=1)))
-            ax.set_title(title, loc="left")
-        for ax in axes[1:]:
-            ax.set_ylabel("")
-        handles, labels = axes[0].get_legend_handles_labels()
-        handles.append(Patch(color=HIDDEN))
-        labels.append("not heard yet: j > ⌊p + δ⌋")
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
-        _posterior_bar(figure, axes)
-    return figure
 
 
 def sentence(

@@ -4,21 +4,25 @@ import random
 
 import torch
 
-from gma.settings import AttentionSettings, ModelSettings
-from gma.tokenizer import EOS
+from gma.model_directory import Loaded
+from gma.settings import AttentionSettings, Config, DataSettings, ModelSettings
+from gma.tokenizer import EOS, BpeVocabulary, TextRules, Tokenizer
 from gma.transformer import Transformer
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 40, 50
 SHARING = ("heads", "none", "layers", "all")
 
 
+def small_settings(encoder="causal") -> ModelSettings:
+    return ModelSettings(
+        preset="custom", width=32, feed_forward=48, heads=4, encoder_layers=2, decoder_layers=2, encoder=encoder
+    )
+
+
 def small_model(seed: int, dtype=torch.float64, encoder="causal", **attention) -> Transformer:
     """Two layers a side. Weights are enlarged, so that steps and scores differ well from row to row."""
     torch.manual_seed(seed)
-    settings = ModelSettings(
-        preset="custom", width=32, feed_forward=48, heads=4, encoder_layers=2, decoder_layers=2, encoder=encoder
-    )
-    model = Transformer(settings, AttentionSettings(**attention), SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    model = Transformer(small_settings(encoder), AttentionSettings(**attention), SOURCE_VOCABULARY, TARGET_VOCABULARY)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -28,3 +32,29 @@ def small_model(seed: int, dtype=torch.float64, encoder="causal", **attention) -
 
 def random_source(generator: random.Random, longest: int = 12) -> list[int]:
     return [generator.randrange(4, SOURCE_VOCABULARY) for _ in range(generator.randrange(longest))] + [EOS]
+
+
+def small_loaded(model: Transformer, encoder="causal", **attention) -> Loaded:
+    """A small model, the settings it was made with, and a tokenizer with a piece for every letter."""
+    source, target = (
+        BpeVocabulary([letter + end for letter in letters(size) for end in ("", "</w>")], [], TextRules())
+        for size in (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    )
+    config = Config(
+        model=small_settings(encoder), attention=AttentionSettings(**attention), data=DataSettings(joint=False)
+    )
+    return Loaded(model, config, Tokenizer(source, target), {})
+
+
+def letters(vocabulary: int) -> str:
+    return "abcdefghijklmnopqrstuvwxyz"[: (vocabulary - 4) // 2]
+
+
+def random_text(generator: random.Random, longest: int = 8) -> str:
+    """At least a word; here and there one with an unknown letter, and odd white space."""
+    known = letters(SOURCE_VOCABULARY)
+    words = (
+        "".join(generator.choices(known, k=generator.choice((1, 1, 2, 3)))) + generator.choice(["", "", "", "", "ж"])
+        for _ in range(generator.randint(1, longest))
+    )
+    return "".join(word + generator.choice([" ", " ", "  ", "\t", "\u2003"]) for word in words).rstrip()

@@ -78,7 +78,7 @@ def _bleu(lowercase: bool, tokenize: str, effective_order: bool = False) -> BLEU
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"tokenize={tokenize!r} is unknown: expected one of {', '.join(sorted(BLEU.TOKENIZERS))}")
     # force: without it sacreBLEU warns about tokenised text even where that was asked for
-    return BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order, force=tokenize == "none")
+    return BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order, force=True)
 
 
 def _corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> QualityScore:
