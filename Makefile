@@ -1,4 +1,4 @@
-# make demo       train a Gaussian and a plain attention layer on a small task, and draw what was learned
+# make demo       train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make test       the test suite
 # make bench      the benchmarks, one table of ratios and a figure
 # make sanitize   the kernels under sanitizers
@@ -26,10 +26,9 @@ $(READY): $(SOURCES)
 demo: setup
 	$(BIN)/gma demo
 
-# the README's picture
-demo-publish: setup
-	$(BIN)/gma demo --output docs
-	rm docs/attention.pdf
+# the README's pictures
+demo-publish: demo
+	cp runs/demo/attention.png runs/demo/curve.png docs
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"

@@ -36,7 +36,8 @@ def conditions(results: dict) -> str:
     cpu = machine["cpu"].get("brand_raw", machine["machine"])
     return (
         f"float32, H = 8, D = 64, {machine['threads']} threads, {cpu}, native: {machine['native']}, torch "
-        f"{machine['torch']}. Medians of interleaved runs; centers on the diagonal, σ = p/2, δ = 1."
+        f"{machine['torch']}. Medians of interleaved runs; centers on the diagonal, σ = p/2, δ = 1. Big outputs of "
+        "native lie in memory it keeps from earlier calls, those of the others wherever malloc puts them."
     )
 
 
@@ -53,41 +54,115 @@ def speed_rows(results: dict) -> list[dict]:
 
 
 def limit_lines(results: dict) -> list[str]:
-    lines = []
-    for case in results["benchmarks"]:
-        info = case["extra_info"]
-        if info["suite"] == "arithmetic":
-            share, rate = info["share_of_gemm"], info["gflops"]
-            lines.append(
-                f"Useful arithmetic, {info['size']}: forward {rate['forward']:.0f} GFLOP/s = {share['forward']:.0%} "
-                f"and backward {rate['backward']:.0f} GFLOP/s = {share['backward']:.0%} of the machine's own "
-                f"2048³ matrix product ({rate['GEMM']:.0f} GFLOP/s)."
-            )
-        elif info["suite"] == "scaling":
-            lines.append(f"Time per visible cell, {info['size']}: {info['time_per_cell_ratio']:.2f}×.")
-        elif info["suite"] == "bandwidth":
-            speed = info["gigabytes_per_second"]
-            lines.append(
-                f"Decoding, {info['size']}: native reads the visible half of the keys and values at "
-                f"{speed['native']:.0f} GB/s, the paper's three steps read all of them at {speed['literal']:.0f} GB/s, "
-                f"and summing up a tensor of that size runs at {speed['sum']:.0f} GB/s."
-            )
-        elif info["suite"] == "overhead":
-            parts = info["microseconds"]
-            lines.append(
-                f"One call from Python, {info['size']}, in a loop of its own (caches warm, unlike in the table): "
-                f"{parts['whole call']:.0f} µs, of which validation {parts['validation']:.0f} µs and the operator "
-                f"{parts['operator']:.0f} µs "
-                f"({parts['operator with nothing to compute']:.0f} µs with nothing to compute: torch's dispatch of ten "
-                f"arguments, and two outputs). Plain SDPA, three arguments: {parts['plain SDPA']:.0f} µs."
-            )
-        elif info["suite"] == "memory":
-            size = info["megabytes"]
-            lines.append(
-                f"Extra memory, {info['size']}: {size['native']:.0f} MB against {size['literal']:.0f} MB of the "
-                f"paper's three steps ({info['share_of_literal']:.1%})."
-            )
-    return lines
+    """A sentence about each case that is no row of the table."""
+    found = {case["extra_info"]["suite"]: case["extra_info"] for case in results["benchmarks"]}
+    return [SENTENCES[suite](info) for suite, info in found.items() if suite in SENTENCES]
+
+
+def arithmetic(info: dict) -> str:
+    share, rate = info["share_of_gemm"], info["gflops"]
+    return (
+        f"Useful arithmetic, {info['size']}: forward {rate['forward']:.0f} GFLOP/s = {share['forward']:.0%} and "
+        f"backward {rate['backward']:.0f} GFLOP/s = {share['backward']:.0%} of the machine's own 2048³ matrix product "
+        f"({rate['GEMM']:.0f} GFLOP/s)."
+    )
+
+
+def scaling(info: dict) -> str:
+    return f"Time per visible cell, {info['size']}: {info['time_per_cell_ratio']:.2f}×."
+
+
+def bandwidth(info: dict) -> str:
+    speed = info["gigabytes_per_second"]
+    return (
+        f"Decoding, {info['size']}: native reads the visible half of the keys and values at {speed['native']:.0f} "
+        f"GB/s, the paper's three steps read all of them at {speed['literal']:.0f} GB/s, and summing up a tensor of "
+        f"that size runs at {speed['sum']:.0f} GB/s."
+    )
+
+
+def overhead(info: dict) -> str:
+    parts = info["microseconds"]
+    return (
+        f"One call from Python, {info['size']}, in a loop of its own (caches warm, unlike in the table): "
+        f"{parts['whole call']:.0f} µs, of which the choice of the backend and the settings "
+        f"{parts['preparation']:.0f} µs and the operator, which checks the tensors, {parts['operator']:.0f} µs "
+        f"({parts['operator with nothing to compute']:.0f} µs with nothing to compute: torch's dispatch of ten "
+        f"arguments, and two outputs). Plain SDPA, three arguments: {parts['plain SDPA']:.0f} µs."
+    )
+
+
+def memory(info: dict) -> str:
+    size = info["megabytes"]
+    return (
+        f"Extra memory, {info['size']}: {size['native']:.0f} MB against {size['literal']:.0f} MB of the paper's three "
+        f"steps ({info['share_of_literal']:.1%})."
+    )
+
+
+def training(info: dict) -> str:
+    times = info["milliseconds"]
+    return (
+        f"A training step, {info['size']}: {times['native']:.0f} ms ({info['tokens_per_second']:,.0f} target "
+        f"tokens/s), {times['native'] / times['plain SDPA']:.2f}× that of the same model with plain SDPA to the source "
+        f"and {times['native'] / times['reference']:.2f}× that with backend `reference`."
+    )
+
+
+def training_operator(info: dict) -> str:
+    times = info["milliseconds"]
+    return (
+        f"The operator alone in that step, forward+backward, {info['size']}: {times['native']:.1f} ms, "
+        f"{times['native'] / times['plain SDPA']:.2f}× plain SDPA's."
+    )
+
+
+def late_steps(info: dict) -> str:
+    times = info["milliseconds"]
+    return (
+        f"A decoding step, small preset, one stream: {times['20']:.1f} ms around target position 20, "
+        f"{times['200'] / times['20']:.2f}× that around position 200."
+    )
+
+
+def streams(info: dict) -> str:
+    speed = info["tokens_per_second"]
+    return (
+        f"Streaming, small preset: {speed['alone']:.0f} tokens/s one stream after another, {speed['together']:.0f} "
+        f"tokens/s with 64 in a batch ({speed['together'] / speed['alone']:.1f}×)."
+    )
+
+
+def cache(info: dict) -> str:
+    return (
+        f"Translating, small preset, {info['size']}: {info['ratio']:.1f}× as fast as running the decoder over the "
+        f"whole prefix at every step; all {info['sentences']:,} of them in {info['seconds']:.0f} s "
+        f"({info['tokens_per_second']:,.0f} tokens/s)."
+    )
+
+
+def data(info: dict) -> str:
+    sizes = (
+        f"{pairs} pairs: {found['pairs_per_second']:,.0f} pairs/s, peak memory {found['peak_megabytes']:.0f} MB, "
+        f"padding {found['padding']:.1%}"
+        for pairs, found in info["prepared"].items()
+    )
+    return f"`gma prepare`, {info['size']}: {'; '.join(sizes)} (of batches of 4,096 tokens)."
+
+
+SENTENCES = {
+    "arithmetic": arithmetic,
+    "scaling": scaling,
+    "bandwidth": bandwidth,
+    "overhead": overhead,
+    "memory": memory,
+    "training": training,
+    "training operator": training_operator,
+    "late steps": late_steps,
+    "streams": streams,
+    "cache": cache,
+    "data": data,
+}
 
 
 def markdown(rows: list[dict], lines: list[str], note: str) -> str:

@@ -14,7 +14,14 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "cpu/pool.h"
 #include "gaussian_attention.h"
+
+// Part of torch's stable ABI from 2.11 on. Weak: with 2.10 it is null.
+extern "C" __attribute__((weak, visibility("default"))) AOTITorchError torch_from_blob(
+    void* data, int64_t ndim, const int64_t* sizes, const int64_t* strides, int64_t storage_offset, int32_t dtype,
+    int32_t device_type, int32_t device_index, AtenTensorHandle* handle, int32_t layout, const uint8_t* metadata,
+    int64_t metadata_size, void (*deleter)(void* data, void* context), void* deleter_context);
 
 namespace {
 
@@ -124,13 +131,32 @@ void describe_values(const Tensor& value, Dtype dtype, const std::optional<Tenso
   p.seed = static_cast<uint64_t>(*seed->const_data_ptr<int64_t>());
 }
 
-// the C call, because a decoding step feels the dispatcher's search for an operator by name
+// 0 if that is more than can be counted
+size_t dense_bytes(Sizes sizes, int32_t dtype_code) {
+  size_t bytes = aoti_torch_dtype_element_size(dtype_code);
+  for (const int64_t size : sizes)
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return 0;
+  return bytes;
+}
+
+// Dense, big ones in a block of the pool. The C calls, because a decoding step feels the dispatcher's search for an
+// operator by name.
 Tensor empty_strided(Sizes sizes, Sizes strides, Dtype dtype) {
   const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
+  const auto dimensions = static_cast<int64_t>(sizes.size());
+  const int32_t cpu = aoti_torch_device_type_cpu();
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.begin(),
-                                                         strides.begin(), code, aoti_torch_device_type_cpu(), 0,
-                                                         &handle));
+  const size_t bytes = torch_from_blob != nullptr ? dense_bytes(sizes, code) : 0;
+  void* const block = bytes >= gma::smallest_pooled_bytes ? gma::take_block(bytes) : nullptr;
+  if (block != nullptr) {
+    const auto give_back = [](void* data, void* bytes) { gma::give_block(data, reinterpret_cast<size_t>(bytes)); };
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_from_blob(block, dimensions, sizes.begin(), strides.begin(), 0, code, cpu, -1,
+                                                  &handle, aoti_torch_layout_strided(), nullptr, 0, give_back,
+                                                  reinterpret_cast<void*>(bytes)));
+  } else {
+    STABLE_TORCH_ERROR_CODE_CHECK(
+        aoti_torch_empty_strided(dimensions, sizes.begin(), strides.begin(), code, cpu, 0, &handle));
+  }
   return Tensor(handle);
 }
 

@@ -1,9 +1,10 @@
-// The Python module gma_kernels._C: facts about the build and the choice of SIMD level. No tensors.
+// The Python module gma_kernels._C: facts about the build, the choice of SIMD level, what the pool keeps. No tensors.
 // Importing it loads the library, which registers the operators.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "cpu/pool.h"
 #include "gaussian_attention.h"
 
 #ifndef GMA_BUILD_FLAGS
@@ -31,4 +32,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("simd_level", &gma::simd_level);
   module.def("simd_levels", &gma::simd_levels);
   module.def("use_simd", &gma::use_simd, py::arg("level"));
+  module.def("kept_block_bytes", &gma::kept_block_bytes);
 }

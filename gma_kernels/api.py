@@ -52,13 +52,25 @@ def gaussian_attention(
         backend: 'auto', or the name of one to be used or refused; see `backends()`.
 
     Returns:
-        [B, H, T, Dv], dense in [B, T, H, Dv] memory.
+        [B, H, T, Dv], dense in [B, T, H, Dv] memory. Where that is big, native reuses the memory of outputs that
+        nobody holds any more: it keeps up to 256 MB of it, or what the environment variable GMA_POOL_MB says, and
+        such an output cannot be resized in place.
     """
-    _check_tensors(query, key, center, width, visible, value)
-    index, scale = _check_settings(query, prior, scale)
-    drop_seed = _dropout_seed(query, dropout_p, seed)
-    operator = OPERATORS[choose_backend(backend, query.device.type)].forward
-    return call(operator, query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
+    _check_is_tensor("query", query)
+    name = choose_backend(backend, query.device.type)
+    # native's kernels check all tensors themselves, and a decoding step would feel a second time
+    checked_by_kernel = name == "native" and type(query) is Tensor and not torch.compiler.is_compiling()
+    if not checked_by_kernel:
+        _check_tensors(query, key, center, width, visible, value)
+    try:
+        index, scale = _check_settings(query, prior, scale)
+        drop_seed = _dropout_seed(query, dropout_p, seed)
+        operator = OPERATORS[name].forward
+        return call(operator, query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
+    except Exception:
+        if checked_by_kernel:
+            _explain_refusal(query, key, center, width, visible, value)
+        raise
 
 
 def attention_weights(
@@ -82,7 +94,12 @@ def attention_weights(
     return call(operator, query, key, center, width, visible, index, scale)
 
 
-# Decoding calls these for every word of every stream, so each attribute of a tensor is read once: that is what costs.
+def _explain_refusal(*tensors: Tensor) -> None:
+    """Raise what `_check_tensors` has to say about a call the kernels refused, in its place."""
+    try:
+        _check_tensors(*tensors)
+    except (TypeError, ValueError) as error:
+        raise error from None
 
 
 def _check_tensors(query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, *values: Tensor) -> None:
@@ -166,6 +183,8 @@ def _check_settings(query: Tensor, prior: str, scale: float | None) -> tuple[int
 
 def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) -> Tensor | None:
     """The seed as the operators take it: a 0-d int64 tensor, or None without dropout."""
+    if type(dropout_p) is float and dropout_p == 0.0 and seed is None:
+        return None
     if not _is_number(dropout_p):
         raise TypeError(f"dropout_p is a {type(dropout_p).__name__}; expected a number, 0 <= dropout_p < 1")
     if not 0.0 <= dropout_p < 1.0:

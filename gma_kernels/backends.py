@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-
 from gma_kernels import native
 
 DTYPES = ("float32", "float16", "bfloat16")

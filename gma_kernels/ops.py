@@ -67,6 +67,9 @@ def _empty_rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, wi
 
 
 def _fake_forward(query, key, value, center, width, visible, seed, prior, scale, dropout_p):
+    # one meta tensor among real ones brings a call here, where memory nobody wrote would be its result
+    if any(x.device != query.device for x in (key, value, center, width, visible)):
+        raise ValueError("query, key, value, center, width and visible are not on one device")
     batch, heads, rows, _ = query.shape
     context = _empty_rows_before_heads(query, batch, heads, rows, value.shape[3])
     return context, query.new_empty(batch, heads, rows, dtype=accumulation_dtype(query.dtype))

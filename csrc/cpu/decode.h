@@ -9,26 +9,50 @@ namespace GMA_SIMD_LEVEL {
 // With fewer rows than this, packing keys and values costs more than it saves.
 constexpr int64_t rows_worth_packing = 4;
 
+// Decoding is as fast as memory is read, so rows are asked for this many before their turn.
+constexpr int64_t rows_ahead = 16;
+
+template <class E>
+struct MatrixRows {
+  const E* first;
+  int64_t stride;
+
+  GMA_INLINE const E* operator[](int64_t j) const { return first + j * stride; }
+};
+
+template <class E>
+GMA_INLINE MatrixRows<E> rows_of(const View<const void>& view, int64_t b, int64_t h) {
+  return {row_of<E>(view, b, h, 0), view.row_stride};
+}
+
+// At row j of `count`: asks for the row needed soon, past the last for one of those that are read `next`.
+template <class E>
+GMA_INLINE void expect_ahead(MatrixRows<E> rows, int64_t j, int64_t count, MatrixRows<E> next, int64_t columns) {
+  const int64_t ahead = j + rows_ahead;
+  const E* row = ahead < count ? rows[ahead] : next[ahead - count];
+  for (int64_t c = 0; c < columns; c += 64 / int64_t(sizeof(E))) __builtin_prefetch(row + c);
+}
+
 // logits[count] = scale * q.k_j for the first keys, written in whole vectors
 template <class E, class T>
-void dot_products(const T* query, const E* key, int64_t key_stride, int64_t count, int64_t columns, T* logits) {
+void dot_products(const T* query, MatrixRows<E> keys, int64_t count, int64_t columns, MatrixRows<E> next, T* logits) {
   constexpr int n = lanes<T>;
   for (int64_t j = 0; j < count; j += n) {
     const int height = count - j < n ? int(count - j) : n;
     Vector<T> sums[n] = {};
-    int64_t c = 0;
-    if (height == n) {
-      for (; c + n <= columns; c += n) {
-        const Vector<T> q = load(query + c);
+    if (height == n && columns % n == 0) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) sums[i] += q * load(key + (j + i) * key_stride + c);
+      for (int i = 0; i < n; ++i) {
+        expect_ahead(keys, j + i, count, next, columns);
+        for (int64_t c = 0; c < columns; c += n) sums[i] += load(query + c) * load(keys[j + i] + c);
+      }
+    } else {
+      for (int i = 0; i < height; ++i) {
+        const E* key = keys[j + i];
+        for (int64_t c = 0; c < columns; c += n)
+          sums[i] += load(query + c) * (columns - c < n ? load_first(key + c, columns - c) : load(key + c));
       }
     }
-    for (; c < columns; c += n)
-      for (int i = 0; i < height; ++i) {
-        const E* from = key + (j + i) * key_stride + c;
-        sums[i] += load(query + c) * (columns - c < n ? load_first(from, columns - c) : load(from));
-      }
     store(logits + j, reduce_rows<T>(sums, [](Vector<T> x, Vector<T> y) { return x + y; }));
   }
 }
@@ -50,12 +74,13 @@ struct SoftmaxTotals {
   T maximum, sum;
 };
 
-// s.weights[visible] = exp(logit - maximum) of one row, 0 to the end of the last vector; visible > 0
+// s.weights[visible] = exp(logit - maximum) of one row, 0 to the end of the last vector; visible > 0.
+// `next` is what will be read after the keys.
 template <class E, class T>
 SoftmaxTotals<T> row_weights(const ForwardParams& p, int64_t b, int64_t h, int64_t i, const Row<T>& row,
-                             const DecodeScratch<T>& s) {
+                             MatrixRows<E> next, const DecodeScratch<T>& s) {
   pack_rows(row_of<E>(p.query, b, h, i), 0, 1, p.head_size, T(p.scale), s.query, 0);
-  dot_products(s.query, row_of<E>(p.key, b, h, 0), p.key.row_stride, row.visible, p.head_size, s.weights);
+  dot_products(s.query, rows_of<E>(p.key, b, h), row.visible, p.head_size, next, s.weights);
   Vector<T> largest{};
   with_prior(p.prior, [&](auto kind) {
     largest = add_prior<kind.value, true>(s.weights, row.visible, row.visible, T(1 - row.prior.peak), row.prior,
@@ -67,22 +92,24 @@ SoftmaxTotals<T> row_weights(const ForwardParams& p, int64_t b, int64_t h, int64
 
 // context[columns padded] = sum_j weights[j] value[j], four vectors of columns at a time
 template <class E, class T>
-void weighted_sum(const T* weights, const E* value, int64_t value_stride, int64_t count, int64_t columns, T* context) {
+void weighted_sum(const T* weights, MatrixRows<E> values, int64_t count, int64_t columns, MatrixRows<E> next,
+                  T* context) {
   constexpr int n = lanes<T>;
   int64_t c = 0;
   for (; c + 4 * n <= columns; c += 4 * n) {
     Vector<T> sum[4] = {};
-    const E* from = value + c;
-    for (int64_t j = 0; j < count; ++j, from += value_stride)
+    for (int64_t j = 0; j < count; ++j) {
+      // the first pass over the rows fetches them for all
+      if (c == 0) expect_ahead(values, j, count, next, columns);
 #pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) sum[v] += weights[j] * load(from + v * n);
+      for (int v = 0; v < 4; ++v) sum[v] += weights[j] * load(values[j] + c + v * n);
+    }
     for (int v = 0; v < 4; ++v) store(context + c + v * n, sum[v]);
   }
   for (; c < columns; c += n) {
     Vector<T> sum{};
-    const E* from = value + c;
-    for (int64_t j = 0; j < count; ++j, from += value_stride)
-      sum += weights[j] * (columns - c < n ? load_first(from, columns - c) : load(from));
+    for (int64_t j = 0; j < count; ++j)
+      sum += weights[j] * (columns - c < n ? load_first(values[j] + c, columns - c) : load(values[j] + c));
     store(context + c, sum);
   }
 }
@@ -99,12 +126,14 @@ void decode_row(const ForwardParams& p, int64_t b, int64_t h, int64_t i, Arena a
     *logsumexp = -T(__builtin_inf());
     return;
   }
-  const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, s);
+  const MatrixRows<E> values = rows_of<E>(p.value, b, h);
+  const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, values, s);
   if (p.drop_below > 0) {
     keep_factors(p, b, h, i, 0, row.visible, s.keep);
     for (int64_t c = 0; c < row.visible; c += lanes<T>) store(s.weights + c, load(s.weights + c) * load(s.keep + c));
   }
-  weighted_sum(s.weights, row_of<E>(p.value, b, h, 0), p.value.row_stride, row.visible, p.value_size, s.context);
+  const MatrixRows<E> next_keys = rows_of<E>(p.key, b, h + 1 < p.heads ? h + 1 : h);
+  weighted_sum(s.weights, values, row.visible, p.value_size, next_keys, s.context);
   unpack_row(s.context, p.value_size, 1 / totals.sum, context);
   *logsumexp = totals.maximum + Math<T>::log(broadcast(totals.sum))[0];
 }
@@ -135,7 +164,7 @@ void weights_all(const ForwardParams& p, void* weights, const Parallel& parallel
     const Row<T> row = make_row<T>(p, b, h, i);
     E* to = static_cast<E*>(weights) + task * p.keys;
     if (row.visible > 0) {
-      const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, s);
+      const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, rows_of<E>(p.key, b, h), s);
       unpack_row(s.weights, row.visible, 1 / totals.sum, to);
     }
     fill_zero(to + row.visible, p.keys - row.visible);

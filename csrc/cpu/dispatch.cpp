@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "level.h"
+#include "pool.h"
 #include "validate.h"
 
 namespace gma {
@@ -58,13 +59,10 @@ void forward(const ForwardParams& params, const Parallel& parallel) {
 void backward(const BackwardParams& params, const Parallel& parallel) {
   validate_rows(params);
   const Level& kernels = level();
-  struct Free {
-    void operator()(void* block) const { std::free(block); }
-  };
-  void* block = nullptr;
-  // a little more, because asking for nothing may give nothing
-  if (posix_memalign(&block, 64, size_t(kernels.backward_workspace(params)) + 64) != 0) throw std::bad_alloc();
-  const std::unique_ptr<void, Free> workspace(block);
+  const size_t bytes = size_t(kernels.backward_workspace(params));
+  const auto give_back = [bytes](void* block) { give_block(block, bytes); };
+  const std::unique_ptr<void, decltype(give_back)> workspace(take_block(bytes), give_back);
+  if (workspace == nullptr) throw std::bad_alloc();
   kernels.backward(params, workspace.get(), parallel);
 }
 

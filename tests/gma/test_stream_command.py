@@ -39,7 +39,12 @@ def folder(tmp_path_factory):
 def started(folder, *options, **streams):
     arguments = [sys.executable, "-m", "gma", "stream", str(folder), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
-    with subprocess.Popen(arguments, env=environment, bufsize=0, **streams) as process:
+
+    def heed_interrupts():
+        # whoever runs the tests in the background may have had them ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(arguments, env=environment, bufsize=0, preexec_fn=heed_interrupts, **streams) as process:
         try:
             yield process
         finally:
