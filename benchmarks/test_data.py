@@ -24,9 +24,12 @@ for side in ("de", "en"):
         file.writelines(itertools.islice(lines, pairs))
 settings = config.load("wmt15-de-en-base", [
     f'data.root="{folder}"',
-    'data.train={source = ["train.de"], target = ["train.en"]}',
-    f'data.valid={{source = ["{corpus}/valid.de.gz"], target = ["{corpus}/valid.en.gz"]}}',
-    "data.test={source = [], target = []}",
+    'data.train.source=["train.de"]',
+    'data.train.target=["train.en"]',
+    f'data.valid.source=["{corpus}/valid.de.gz"]',
+    f'data.valid.target=["{corpus}/valid.en.gz"]',
+    "data.test.source=[]",
+    "data.test.target=[]",
 ]).config.data
 summary = prepare.prepare(settings, folder / "prepared", Console(quiet=True))
 split = PreparedCorpus.open(folder / "prepared").split("train")

@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-TEMPORARY = ".tmp"
+# distinctive: leftovers are deleted, and a user's own .tmp file must not be
+TEMPORARY = ".gma.tmp"
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -11,6 +11,7 @@ from gma import atomic_file, tensor_file
 from gma.tensor_file import DamagedFile
 
 NAME = re.compile(r"update-(\d{8,})\.safetensors")
+DAMAGED = ".damaged"
 
 
 class CheckpointError(RuntimeError):
@@ -50,18 +51,23 @@ class CheckpointFolder:
         """The newest intact one, or None if there never was any.
 
         A damaged one is named to `warn` and renamed to `….damaged`, so that it neither counts as kept nor is met again.
+        Where only such ones are left it is an error every time: a second call must not begin the run anew over them.
         """
         atomic_file.remove_temporaries(self.folder)
-        paths = self.paths()
-        for path in reversed(paths):
+        for path in reversed(self.paths()):
             try:
                 return Checkpoint(path, *tensor_file.read(path))
             except DamagedFile as error:
-                aside = path.replace(path.with_name(path.name + ".damaged"))
+                aside = path.replace(path.with_name(path.name + DAMAGED))
                 warn(f"{error}. Set aside as {aside.name}; trying the checkpoint before it")
-        if paths:
+            except OSError as error:
+                # it may be whole: going on from an older one would throw it away
+                raise CheckpointError(
+                    f"{path} cannot be opened: {error.strerror}; put that right, and try again"
+                ) from error
+        if damaged := list(self.folder.glob(f"update-*{DAMAGED}")):
             raise CheckpointError(
-                f"none of the {len(paths)} checkpoints in {self.folder} is intact; "
+                f"none of the {len(damaged)} checkpoints in {self.folder} is intact; "
                 "train into another folder, or delete this one to start again"
             )
         return None

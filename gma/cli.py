@@ -1,10 +1,11 @@
 """The `gma` command."""
 
 import contextlib
+import math
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import torch
 import typer
@@ -13,6 +14,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import gma_kernels
+
+if TYPE_CHECKING:
+    from gma.training import Outcome
 
 app = typer.Typer(
     help="Simultaneous translation with Gaussian multi-head attention.",
@@ -23,7 +27,20 @@ plot_app = typer.Typer(help="Draw figures: PNG, and PDF or SVG beside it.", no_a
 app.add_typer(plot_app, name="plot")
 console = Console()
 
+
+def _known(delta: float | None) -> float | None:
+    # a float to the parser, and not a number to anyone else
+    if delta is not None and math.isnan(delta):
+        raise typer.BadParameter("delta is nan; expected a number of source tokens, or inf for all")
+    return delta
+
+
 FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]
+Delta = Annotated[
+    float | None,
+    typer.Option(callback=_known, help="Source tokens to hear past p; inf for all.", show_default="the configured one"),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
 @app.command()
@@ -36,7 +53,7 @@ def demo(
     """Train a translator on the generated corpus, translate unseen sentences, and score them."""
     from gma import demo
 
-    demo.demonstrate(folder, minutes, console)
+    _exit_like(demo.demonstrate(folder, minutes, console))
 
 
 @app.command()
@@ -77,17 +94,16 @@ def train(
         list[str] | None,
         typer.Argument(metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...", show_default="the recipe generated"),
     ] = None,
-    run: Annotated[
-        Path,
-        # torchrun takes --run for an abbreviation of its own --run-path, wherever it stands
-        typer.Option("--run", "--folder", help="Of the run; goes on if it holds checkpoints. torchrun needs --folder."),
-    ] = ...,
+    folder: Annotated[Path, typer.Option(help="Of the run; goes on if it holds checkpoints.")] = ...,
 ) -> None:
     """Train a model, or go on training; the best one so far is in the run's folder. Ctrl-C saves before it stops."""
-    from gma import config
-    from gma import run as runs
+    from gma import config, run
 
-    outcome = runs.train(config.load_arguments(arguments or []).config, run, console)
+    _exit_like(run.train(config.load_arguments(arguments or []).config, folder, console))
+
+
+def _exit_like(outcome: "Outcome") -> None:
+    """As a shell expects of a program that a signal has ended."""
     if outcome.signal:
         raise typer.Exit(128 + outcome.signal)
 
@@ -112,9 +128,7 @@ def evaluate(
         Path | None, typer.Option(help="Text, one sentence a line.", show_default="the model's test or valid split")
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Source tokens to hear past p; inf for all.", show_default="the configured one")
-    ] = None,
+    delta: Delta = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Gold word links, i-j (sure) or ipj (possible), a line a pair: AER is computed.")
     ] = None,
@@ -129,7 +143,7 @@ def evaluate(
     words_per_second: Annotated[
         float, typer.Option(help="Of the speaker, for latency with computing time; use --slots 1 for one stream's.")
     ] = 2.5,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Quality, latency in both conventions and alignment of a model, or of any system's log."""
     from gma import evaluate_command
@@ -160,18 +174,24 @@ def sweep(
         Path | None, typer.Option(help="Text, one sentence a line.", show_default="the models' test or valid split")
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
-    output: Annotated[Path, typer.Option(help="Folder of the curve; a sweep that was cut off goes on.")] = ...,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the curve; a sweep that was cut off goes on.", show_default="sweep, in the first model's"
+        ),
+    ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
     slots: Annotated[int, typer.Option(min=1, help="Sentences translated together.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Quality and latency of models at several δ: one table, CSV, JSON and figure."""
     from gma import sweep
 
+    folders = [Path(model) for model in models.split(",")]
     sweep.sweep(
-        [Path(model) for model in models.split(",")],
+        folders,
         sweep.parse_deltas(delta),
-        output,
+        output or folders[0] / "sweep",
         console,
         source=source,
         reference=reference,
@@ -186,15 +206,16 @@ def translate(
     model: Annotated[Path, typer.Argument(help="Folder of a model.")],
     input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
     output: Annotated[Path | None, typer.Option(show_default="standard output")] = None,
-    delta: Annotated[float | None, typer.Option(help="The latency to keep.", show_default="the model's")] = None,
+    delta: Delta = None,
     beam: Annotated[int, typer.Option(min=1, help="Hypotheses; more than 1 needs a model that waits for all.")] = 1,
-    device: Annotated[str, typer.Option()] = "cpu",
+    device: Device = "auto",
 ) -> None:
     """Translate text, many sentences at a time, into exactly what a stream would write."""
     from gma import model_directory
+    from gma.evaluate_command import choose_device
     from gma.translate import translate_file
 
-    loaded = model_directory.load(model, device)
+    loaded = model_directory.load(model, choose_device(device))
     errors = Console(stderr=True)
     with _input(input) as file:
         translate_file(loaded, file, _input_name(input), output, errors, delta=delta, beam=beam)
@@ -204,16 +225,17 @@ def translate(
 def stream(
     model: Annotated[Path, typer.Argument(help="Folder of a model.")],
     input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
-    delta: Annotated[float | None, typer.Option(help="The latency to keep.", show_default="the model's")] = None,
+    delta: Delta = None,
     delay: Annotated[float, typer.Option(min=0.0, help="Seconds between words, as if they were spoken.")] = 0.0,
     plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
-    device: Annotated[str, typer.Option()] = "cpu",
+    device: Device = "auto",
 ) -> None:
     """Translate while the text is arriving: every word is written the moment it is ready."""
     from gma import dictation, live, model_directory
-    from gma.streaming import StreamingTranslator
+    from gma.evaluate_command import choose_device
+    from gma.streaming import LONGEST_ALONE, StreamingTranslator
 
-    loaded = model_directory.load(model, device)
+    loaded = model_directory.load(model, choose_device(device))
     languages = loaded.config.data.source, loaded.config.data.target
     view = live.LiveView(console, *languages) if console.is_terminal and not plain else live.PlainView()
     with contextlib.ExitStack() as stack:
@@ -224,7 +246,8 @@ def stream(
         else:
             texts = dictation.arriving(file.fileno(), _input_name(input))
         try:
-            live.interpret(StreamingTranslator(loaded), dictation.spoken(texts, delay) if delay else texts, view, delta)
+            translator = StreamingTranslator(loaded, longest=LONGEST_ALONE)
+            live.interpret(translator, dictation.spoken(texts, delay) if delay else texts, view, delta)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -308,7 +331,7 @@ def plot_attention(
     line: Annotated[int, typer.Option(min=1, help="Of the text, from 1.")] = 1,
     source_file: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
     reference_file: Annotated[Path | None, typer.Option(show_default="as above")] = None,
-    delta: Annotated[float | None, typer.Option(show_default="the configured one")] = None,
+    delta: Delta = None,
     layer: Annotated[int | None, typer.Option(help="Decoder layer, from 1.", show_default="the last")] = None,
     alignments: Annotated[Path | None, typer.Option(help="Gold word links, a line a pair, drawn as squares.")] = None,
     one_based: Annotated[bool, typer.Option("--one-based", help="The links count words from 1.")] = False,
@@ -338,7 +361,7 @@ def plot_steps(
     output: FigurePath = Path("steps"),
     source: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
     reference: Annotated[Path | None, typer.Option(show_default="as above")] = None,
-    delta: Annotated[float | None, typer.Option(show_default="the configured one")] = None,
+    delta: Delta = None,
 ) -> None:
     """How far the aligned position moves with every target token, a histogram per layer."""
     from gma import plot_command
@@ -380,6 +403,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from gma.translate import TranslateError
 
     return (
+        gma_kernels.BackendUnavailable,
         CheckpointError,
         ConfigError,
         CorpusError,
@@ -402,7 +426,10 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 def main() -> None:
     try:
         app()
-    except _expected_errors() as error:
+    except Exception as error:
+        # asked for here only: naming these classes imports nearly everything
+        if not isinstance(error, _expected_errors()):
+            raise
         # the message says all there is to say; a traceback would bury it
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -103,7 +103,8 @@ def load(source: str | os.PathLike | None = None, overrides: Sequence[str] = ())
 
 def load_arguments(arguments: Sequence[str]) -> Resolved:
     """`load` for a command's arguments: an optional recipe or file, then overrides."""
-    if arguments and "=" not in arguments[0]:
+    # a path may hold an equals sign, too; a key holds no slash
+    if arguments and ("=" not in arguments[0] or os.sep in arguments[0].partition("=")[0]):
         return load(arguments[0], arguments[1:])
     return load(None, arguments)
 

@@ -10,6 +10,8 @@ from gma import config, dictation, evaluation, evaluation_text, live, model_dire
 from gma.evaluation import Evaluation
 from gma.instances import Instance
 from gma.streaming import StreamingTranslator
+from gma.toml_text import toml_value
+from gma.training import Outcome
 
 EXAMPLES = 3
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -19,13 +21,13 @@ DELTAS = (1.0, 2.0, 4.0, 7.0)
 SECONDS_A_WORD = 0.3
 
 
-def demonstrate(folder: Path, minutes: float, console: Console) -> None:
+def demonstrate(folder: Path, minutes: float, console: Console) -> Outcome:
     """Train (or go on training) in `folder`, score unseen sentences, stream one of them, draw two figures."""
     corpus = folder / "corpus"
-    resolved = config.load("generated", [f"training.minutes={minutes}", f'data.folder="{corpus}"'])
+    resolved = config.load("generated", [f"training.minutes={minutes}", f"data.folder={toml_value(str(corpus))}"])
     outcome = run.train(resolved.config, folder, console)
     if outcome.signal:
-        return
+        return outcome
     loaded = model_directory.load(folder)
     text = evaluation_text.load(loaded)
     scored = evaluation.evaluate(loaded, text, system="GMA", gold=evaluation.load_gold(corpus / "test.align"))
@@ -42,6 +44,7 @@ def demonstrate(folder: Path, minutes: float, console: Console) -> None:
     sweep.sweep([folder], DELTAS, folder / "sweep", console)
     for figure in figures(folder, text.indices[shown] + 1):
         console.print(f"figure: {figure}", highlight=False)
+    return outcome
 
 
 def most_reordered(scored: Evaluation) -> int:

@@ -26,7 +26,7 @@ def arriving(descriptor: int, name: str) -> Iterator[str]:
 
 
 class Decoder:
-    """UTF-8 that may be cut inside a character. An error names line and byte."""
+    """UTF-8 that may be cut inside a character, without its byte order mark. An error names line and byte."""
 
     def __init__(self, name: str):
         self.name = name
@@ -41,9 +41,11 @@ class Decoder:
                 raise not_utf8(self.name, self._line, self._column + 1, data[0]) from None
             # what precedes is heard first
             text, used = data[: error.start].decode("utf-8"), error.start
+        at_start = (self._line, self._column) == (1, 0)
         self._line, self._column = self._place(data[:used])
         self._rest = data[used:]
-        return text
+        # as of files: else the first word would be another one
+        return text.removeprefix("\ufeff") if at_start else text
 
     def _place(self, data: bytes) -> tuple[int, int]:
         """Line, and bytes of it that have been read, after `data`."""

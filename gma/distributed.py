@@ -104,11 +104,12 @@ def join(device: str) -> Iterator[World]:
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
     place = _device(device, size, local_rank)
+    if place.type == "cuda":
+        # kernels are launched on the current device, wherever their tensors are
+        torch.cuda.set_device(place)
     if size == 1:
         yield World(device=place)
         return
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
     # both: small numbers travel between CPUs, gradients between the devices
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=PATIENCE)

@@ -143,7 +143,7 @@ def evaluate(
         words_per_second: of the speaker, to add computing time to delays in words.
         progress: is told how many sentences have just been finished.
     """
-    if not words_per_second > 0:
+    if not 0 < words_per_second < math.inf:
         raise EvaluationError(f"words_per_second is {words_per_second}; expected a number above 0")
     has_positions = loaded.config.attention.policy == "gaussian"
     if delta is not None and not has_positions:

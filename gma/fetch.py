@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -165,7 +166,7 @@ def _request(part: _Part, report: Report) -> None:
         ) from error
     except urllib.error.URLError as error:
         raise _Interrupted(f"no connection ({error.reason})") from error
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
         raise _Interrupted(f"the connection was cut ({error or type(error).__name__})") from error
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from gma import atomic_file
 
+HISTORY = "history.jsonl"
+
 
 class History:
     """`history.jsonl` and `tensorboard/` in a run's folder. Every record has `kind` and `update`."""
 
     def __init__(self, run: Path, update: int):
         """Go on after `update`: what was recorded past it belongs to a future that was not saved, and is dropped."""
-        self.path = run / "history.jsonl"
+        self.path = run / HISTORY
         kept = [record for record in read(self.path) if record["update"] <= update]
         atomic_file.replace_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self._file = self.path.open("a", encoding="utf-8")

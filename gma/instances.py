@@ -84,15 +84,6 @@ class Scores:
     latency: CorpusLatency
     computation_aware: CorpusLatency | None
 
-    def to_dict(self) -> dict:
-        """Plain values for JSON, with all that is needed to tell what the numbers mean."""
-        return {
-            "bleu": self.bleu._asdict(),
-            "chrf": self.chrf._asdict(),
-            "latency": self.latency._asdict(),
-            "computation_aware": self.computation_aware and self.computation_aware._asdict(),
-        }
-
 
 def score_instances(instances: Iterable[Instance], *, lowercase: bool = False, tokenize: str = "13a") -> Scores:
     """Quality and latency in the `word` convention: |Y| is the number of reference words, empty predictions count."""

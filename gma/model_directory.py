@@ -35,7 +35,7 @@ def save(folder: Path, model: nn.Module, config: Config, tokenizer: Tokenizer, t
     """Write or replace the files, each whole; the weights last, bound to their tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_file.replace_text(folder / CONFIG, config.dump())
-    atomic_file.replace(folder / TOKENIZER, tokenizer.save)
+    tokenizer.save(folder / TOKENIZER)
     atomic_file.replace_text(folder / SIMULEVAL, SIMULEVAL_TEXT)
     atomic_file.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
     record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
@@ -57,6 +57,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
         raise ModelDirectoryError(str(error)) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error
+    except OSError as error:
+        raise ModelDirectoryError(f"{error.filename} cannot be read: {error.strerror}") from error
     if weights.record.get("tokenizer") != _fingerprint(folder / TOKENIZER):
         raise ModelDirectoryError(
             f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"

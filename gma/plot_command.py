@@ -34,8 +34,9 @@ def curve(paths: Sequence[Path], output: Path, *, convention: str) -> list[Path]
     curves: dict[str, list[CurvePoint]] = {}
     for file, points in loaded.items():
         for name, drawn in sweep.curves(points, convention).items():
-            # the same name in two sweeps is two systems
-            curves[f"{file.parent.name}/{name}" if name in curves else name] = drawn
+            # the same name in several sweeps is several systems
+            labels = (name, f"{file.parent.name}/{name}", f"{file}: {name}")
+            curves[next(label for label in labels if label not in curves)] = drawn
     return plotting.save(plotting.quality_latency(curves, convention), output)
 
 
@@ -62,6 +63,8 @@ def attention(
             raise PlotError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
         place = text.indices.index(line - 1)
         source, target = text.sources[place], target or text.references[place]
+        if alignments is not None and target != text.references[place]:
+            raise PlotError("--alignments are links to the reference's words; leave out --target, or the alignments")
         if alignments is not None:
             gold = evaluation.load_gold(alignments, one_based=one_based)
             links = evaluation.links_of(gold, text)[place].possible

@@ -50,6 +50,8 @@ COLUMN = 3.3
 # of a page; a sentence too long for a column is drawn this wide at most
 PAGE = 7.0
 VECTOR = (".pdf", ".svg")
+# of an aligned position, in points
+MARK = 2.8
 
 
 class CurvePoint(NamedTuple):
@@ -60,14 +62,13 @@ class CurvePoint(NamedTuple):
     label: str | None = None
 
 
-def attention(
+def _attention(
     ax: Axes,
     weights: np.ndarray,
     center: np.ndarray,
     width: np.ndarray,
     heard: np.ndarray,
-    gold: Collection[tuple[float, float]] = (),
-    size: float = 3.5,
+    gold: Collection[tuple[float, float]],
 ) -> None:
     """One sentence's posterior with the prior that shaped it.
 
@@ -76,7 +77,6 @@ def attention(
         center, width: of the prior, [T]; none are drawn if there is no prior (both empty).
         heard: source positions heard when each row was written, [T].
         gold: pairs (row, column) of true links, from 1.
-        size: of the marks, in points.
     """
     rows, columns = weights.shape
     row = np.arange(1, rows + 1)
@@ -91,11 +91,11 @@ def attention(
             row[inside],
             xerr=reach[:, inside].clip(min=0),
             fmt="o",
-            markersize=size,
+            markersize=MARK,
             color=ALIGNED,
             ecolor=(ALIGNED, 0.55),
             elinewidth=0.7,
-            label="aligned position p ± σ of the prior",
+            label="p ± σ",
         )
     if len(gold):
         target, source = zip(*sorted(gold))
@@ -103,13 +103,13 @@ def attention(
             source,
             target,
             "s",
-            markersize=2 * size,
+            markersize=2 * MARK,
             markerfacecolor="none",
             color=GOLD,
             markeredgewidth=0.9,
-            label="truth",
+            label="gold link",
         )
-    ax.set(xlim=(0.5, columns + 0.5), ylim=(rows + 0.5, 0.5), xlabel="source word j", ylabel="target word i")
+    ax.set(xlim=(0.5, columns + 0.5), ylim=(rows + 0.5, 0.5))
 
 
 def sentence(
@@ -141,27 +141,24 @@ def sentence(
         figure = Figure(figsize=(across, height), layout="constrained")
         ax = figure.subplots()
         empty = np.empty(0)
-        attention(
+        _attention(
             ax,
             weights,
             empty if center is None else center,
             empty if width is None else width,
             heard,
-            gold=[(i + 1, j + 1) for j, i in gold],
-            size=2.8,
+            [(i + 1, j + 1) for j, i in gold],
         )
         for edge in ax.spines.values():
             edge.set_visible(False)
         _path(ax, heard)
         ax.set_xticks(range(1, columns + 1), source, rotation=90)
         ax.set_yticks(range(1, rows + 1), target)
-        ax.set(xlabel="", ylabel="")
         ax.xaxis.tick_top()
         ax.tick_params(length=0, pad=1.5)
         if title:
             ax.set_title(title, loc="left", fontsize=8)
         handles, names = ax.get_legend_handles_labels()
-        names = [{"truth": "gold link"}.get(name, "p ± σ") for name in names]
         handles += [Line2D([], [], color=PATH, linewidth=1.2), Patch(color=HIDDEN)]
         names += ["READ → WRITE ↓", "not heard"]
         figure.legend(handles, names, loc="outside lower left", ncols=4, columnspacing=0.9, handlelength=1.2)
@@ -170,7 +167,7 @@ def sentence(
 
 
 def quality_latency(curves: Mapping[str, Sequence[CurvePoint]], convention: str = "word") -> Figure:
-    """BLEU over AL, one line per system; a point without a label is the whole-sentence system, a line across."""
+    """BLEU over AL, one line per system."""
     unit = {"word": "words", "paper": "model tokens"}[convention]
     columns = 2 if max(map(len, curves)) > 14 else 3
     legend_rows = -(-len(curves) // columns)
@@ -283,8 +280,7 @@ def _path(ax: Axes, heard: np.ndarray) -> None:
     ax.plot(across, down, color=PATH, linewidth=1.2, clip_on=False, solid_joinstyle="miter")
 
 
-def _posterior_bar(figure: Figure, axes) -> None:
-    image = np.atleast_1d(axes)[-1].images[0]
-    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=30)
+def _posterior_bar(figure: Figure, ax: Axes) -> None:
+    bar = figure.colorbar(ax.images[0], ax=ax, pad=0.01, aspect=30)
     bar.set_label("posterior β")
     bar.outline.set_visible(False)

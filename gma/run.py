@@ -12,12 +12,12 @@ from rich.console import Console
 
 from gma import atomic_file, distributed, model_directory, prepare
 from gma.checkpoint import Checkpoint, CheckpointFolder
-from gma.config import Config
+from gma.config import Config, ConfigError
 from gma.distributed import World
+from gma.history import HISTORY
 from gma.token_file import MANIFEST, PreparedCorpus
 from gma.training import CHECKPOINTS, Outcome, State, Trainer
 
-HISTORY = "history.jsonl"
 # where a corpus lies does not change it
 PLACES = {"folder", "root"}
 # these may change when a run is resumed: they decide when something is done, or where, but not what an update does.
@@ -45,6 +45,11 @@ class RunError(RuntimeError):
 def train(config: Config, folder: Path, console: Console) -> Outcome:
     """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
     with distributed.join(config.training.device) as world, _locked(folder, world):
+        if config.training.precision == "float16" and world.device.type == "cpu":
+            raise ConfigError(
+                f"training.precision = 'float16': needs a GPU, and training.device = {config.training.device!r} finds "
+                "none here; use 'bfloat16' or 'float32'"
+            )
         corpus = open_corpus(config, world, console)
         own = identity(config, corpus, world)
         checkpoint = _newest(folder, console) if world.is_first else None
@@ -53,7 +58,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             check_same_run(found["identity"], own, folder)
         if world.is_first:
             atomic_file.replace_text(folder / model_directory.CONFIG, config.dump())
-            atomic_file.replace(folder / model_directory.TOKENIZER, corpus.tokenizer.save)
+            corpus.tokenizer.save(folder / model_directory.TOKENIZER)
         trainer = Trainer(config, corpus, folder, world, console, own)
         if found:
             trainer.restore(checkpoint.tensors if checkpoint else {}, State(**found["state"]), Path(found["path"]))
@@ -124,8 +129,8 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
         different.append("the prepared corpus in data.folder is another one")
     if different:
         raise RunError(
-            f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --run, or leave these "
-            f"as they were. Free to change are {', '.join(sorted(FREE))}"
+            f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --folder, or leave "
+            f"these as they were. Free to change are {', '.join(sorted(FREE - {'training.accumulation'}))}"
         )
 
 
@@ -152,7 +157,7 @@ def _newest(folder: Path, console: Console) -> Checkpoint | None:
         lambda text: console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
     )
     if checkpoint is None and model.exists() and not (folder / HISTORY).exists():
-        raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --run")
+        raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --folder")
     return checkpoint
 
 
@@ -167,5 +172,7 @@ def _locked(folder: Path, world: World) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunError(f"another process is training in {folder}; wait for it, or choose another --run") from error
+            raise RunError(
+                f"another process is training in {folder}; wait for it, or choose another --folder"
+            ) from error
         yield

@@ -31,6 +31,7 @@ POLICIES = {
 }
 LARGEST_HEAD = 256
 SMALLEST_BPE = 64
+SMALLEST_WORDS = 5
 
 
 class Impossible(ValueError):
@@ -55,8 +56,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _delta(value: Any) -> Any:
-    """A number, or a pair (low, high) of finite ones; −0.0 and ints become plain floats."""
-    if _is_number(value):
+    """A number above −inf, or a pair (low, high) of finite ones; ints become floats."""
+    if _is_number(value) and value != -math.inf:
         return float(value)
     pair = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
     if pair and not any(map(math.isinf, value)) and value[0] <= value[1]:
@@ -243,6 +244,13 @@ class DataSettings(Settings):
         return self
 
     def _check_word(self) -> None:
+        if 0 < self.vocabulary_size < SMALLEST_WORDS:
+            raise Impossible(
+                "vocabulary_size",
+                self.vocabulary_size,
+                f"leaves no room for a word beside the four special entries; expected {SMALLEST_WORDS} or more, or 0 "
+                "for no limit",
+            )
         for key in ("joint", "split_punctuation"):
             if getattr(self, key):
                 raise Impossible(
@@ -304,7 +312,7 @@ class TrainingSettings(Settings):
             raise Impossible(
                 "patience", self.patience, "counts validations, and training.validate_every = 0 turns them off: set it"
             )
-        if self.patience and self.early_stop_metric == "bleu" and not self.validate_sentences:
+        if self.early_stop_metric == "bleu" and not self.validate_sentences:
             raise Impossible(
                 "early_stop_metric",
                 "bleu",

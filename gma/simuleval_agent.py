@@ -21,7 +21,7 @@ except ImportError as error:
     ) from error
 
 from gma import model_directory
-from gma.streaming import Stream, StreamingTranslator
+from gma.streaming import LONGEST_ALONE, Stream, StreamingTranslator
 
 
 class StreamStates(AgentStates):
@@ -45,7 +45,7 @@ class GMAAgent(TextToTextAgent):
         self.delta: float | None = args.delta
         if self.delta is not None and math.isnan(self.delta):
             raise ValueError("--delta is nan; expected a number of source tokens, or inf for all")
-        self.translator = StreamingTranslator(self.loaded)
+        self.translator = StreamingTranslator(self.loaded, longest=LONGEST_ALONE)
         super().__init__(args)
 
     @staticmethod
@@ -62,7 +62,7 @@ class GMAAgent(TextToTextAgent):
         if fp16:
             raise ValueError("fp16 was asked for, but positions need float32; leave --fp16 and --dtype fp16 out")
         self.loaded = self.loaded._replace(model=self.loaded.model.to(device))
-        self.translator = StreamingTranslator(self.loaded)
+        self.translator = StreamingTranslator(self.loaded, longest=LONGEST_ALONE)
         self.device = device
 
     def policy(self, states: StreamStates | None = None) -> Action:

@@ -32,6 +32,9 @@ from gma.model_directory import Loaded
 from gma.search import LONG_SOURCE, Hypothesis
 from gma.tokenizer import EOS, Vocabulary
 
+# source tokens for a translator with one stream at a time, whose buffers nobody else shares
+LONGEST_ALONE = 1 << 16
+
 
 class StreamError(ValueError):
     """A stream was used in a way that cannot be; it is as it was before."""
@@ -115,7 +118,7 @@ class StreamingTranslator:
                 # an interrupted step leaves nothing to go on from
                 self._give_up()
                 raise
-        return {stream: stream.poll() for stream in texts}
+            return {stream: stream._course.take() for stream in texts}
 
     def _translate(self, heard: Mapping["_Course", "Heard"], end: bool) -> None:
         sources = {}
@@ -248,9 +251,10 @@ class Stream:
         return self._translator.finish_many([self])[self]
 
     def poll(self) -> list[Emission]:
-        """What has been written since it was last asked for, while text was pushed to other streams."""
-        emissions, self._course.emissions = self._course.emissions, []
-        return emissions
+        """What has been written and no one has been given: by another thread's push, or before one was interrupted."""
+        # not in the middle of a step: what is written then would be lost
+        with self._translator._exclusively():
+            return self._course.take()
 
     def close(self) -> None:
         """Give up the rest of the translation."""
@@ -313,6 +317,11 @@ class _Course:
             raise StreamError("the stream is closed; open another one")
         if self.finished:
             raise StreamError("the stream is finished: one stream is one sentence, so open another one for more text")
+
+    def take(self) -> list[Emission]:
+        """What has been written and not been taken yet."""
+        emissions, self.emissions = self.emissions, []
+        return emissions
 
     def listen(self, heard: Heard, end: bool) -> list[int]:
         """Take in source words; returns their tokens."""

@@ -104,6 +104,9 @@ def sweep(
     points = [
         point for point in known if point.text == text_print and prints.get(point.system, point.model) == point.model
     ]
+    if len(points) < len(known):
+        stale = f"{len(known) - len(points)} points in {output} are of another text or of a model that has changed"
+        evaluate_command.say(console, f"{stale}; they are left out")
     wanted = [
         (name, delta)
         for name, loaded in systems.items()

@@ -38,13 +38,13 @@ def write(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) 
 
 
 def read(path: Path) -> Contents:
-    """Read and check; DamagedFile if anything at all is wrong with the contents."""
+    """Read and check; DamagedFile if anything at all is wrong with the contents, OSError if it cannot be opened."""
+    # told apart here: what safetensors raises for the two differs between its versions
+    path.open("rb").close()
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
         tensors = load_file(path)
-    except FileNotFoundError:
-        raise
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedFile(f"{path}: not a whole safetensors file ({error})") from error
     if RECORD not in metadata or DIGEST not in metadata:

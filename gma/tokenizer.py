@@ -251,7 +251,8 @@ class BpeVocabulary(Vocabulary):
         trainer = trainers.BpeTrainer(
             vocab_size=max(0, size - len(SPECIALS)),
             min_frequency=minimum_frequency,
-            initial_alphabet=sorted(set(rules.word("".join(counts.letters)))),
+            # letter by letter: in a row, some could be taken for an escape
+            initial_alphabet=sorted({ruled for letter in counts.letters for ruled in rules.word(letter)}),
             show_progress=False,
         )
         trainable.train_from_iterator(_training_text(words, rules), trainer)
@@ -398,7 +399,10 @@ def _close(segments: list[str]) -> list[str]:
 def _training_text(words: Iterable[tuple[str, int]], rules: TextRules) -> Iterable[str]:
     """What the BPE trainer counts: segments between spaces, the last one of each word with the marker."""
     for word, count in words:
-        segments = _close(_guarded(rules, rules.word(word).replace(_END, "")))
+        ruled = rules.word(word).replace(_END, "")
+        if not ruled:
+            continue
+        segments = _close(_guarded(rules, ruled))
         while count > 0:
             yield f"{' '.join(segments)} " * min(count, _REPEATS)
             count -= _REPEATS

@@ -5,6 +5,7 @@ update, micro-batch), never from what happened before. So a checkpoint needs no 
 the uninterrupted one bit for bit on the CPU, and two processes do what one does with twice the accumulation.
 """
 
+import math
 import signal
 import time
 from contextlib import nullcontext
@@ -286,7 +287,7 @@ class Trainer:
         metric = metric if metric in result else "loss"
         better = (
             state.best is None
-            or (metric == "loss" and result["loss"] < state.best["loss"])
+            or (metric == "loss" and _comparable(result["loss"]) < _comparable(state.best["loss"]))
             or (metric == "bleu" and result["bleu"] > state.best.get("bleu", -1.0))
         )
         state.validated = state.update
@@ -362,6 +363,11 @@ def _optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
             "exp_avg_sq": torch.zeros_like(parameter),
         }
     return optimizer
+
+
+def _comparable(loss: float) -> float:
+    """NaN as the worst of all: nothing is less than NaN, which would be the best one for ever."""
+    return math.inf if math.isnan(loss) else loss
 
 
 def _seed(*path: int) -> int:

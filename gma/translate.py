@@ -119,7 +119,7 @@ def translate_file(
         transient=True,
     ) as bar:
         task = bar.add_task("", total=len(lines))
-        # portions, so that neither memory nor waiting for the first line grows with the file
+        # portions: beside the text itself, neither memory nor waiting for the first line grows with the file
         translated = (
             translation.text + "\n"
             for start in range(0, len(lines), PORTION)
@@ -136,6 +136,7 @@ def translate_file(
                 sys.stdout.buffer.write(line.encode())
                 sys.stdout.buffer.flush()
         else:
+            target.parent.mkdir(parents=True, exist_ok=True)
             atomic_file.replace(target, lambda temporary: _write(temporary, translated))
 
 

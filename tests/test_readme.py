@@ -1,12 +1,25 @@
 """The README's examples run as they stand."""
 
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+import typer
+
+from gma.cli import app
 from tests.gma import tiny_model, tiny_run
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+# `gma …`, whatever stands before it
+COMMANDS = [
+    match[1]
+    for text in (README, (ROOT / "docs" / "multi30k.md").read_text(encoding="utf-8"))
+    for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    for match in re.finditer(r"^(?:[^#\n]* )?gma ([^#<\n]+)", block, flags=re.MULTILINE)
+]
 
 
 def test_examples_run_in_order(capsys, tmp_path, monkeypatch):
@@ -31,3 +44,16 @@ def test_the_first_example_has_ten_lines():
 def test_links_to_files_exist():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (Path(__file__).parents[1] / target).exists(), target
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_have_the_options_that_are_written_there(line):
+    command, arguments = typer.main.get_command(app), shlex.split(line)
+    while hasattr(command, "commands"):
+        command = command.commands[arguments.pop(0)]
+    # parses, and raises for an unknown or missing option
+    command.make_context("gma", arguments)
+
+
+def test_commands_were_found():
+    assert {line.split()[0] for line in COMMANDS} > {"stream", "translate", "evaluate", "sweep", "plot", "train"}

@@ -135,11 +135,24 @@ def test_none_intact_is_an_error(folder, warnings):
     with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints in .* is intact"):
         folder.newest(warnings.append)
     assert len(warnings) == 2
+    # nor is there "none yet" the next time, when the run would begin anew over what is left of it
+    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints in .* is intact"):
+        folder.newest(warnings.append)
+
+
+def test_one_that_cannot_be_opened_is_not_taken_for_a_damaged_one(folder, warnings):
+    folder.save(1, tensors(), STATE)
+    path = folder.folder / "update-00000002.safetensors"
+    path.mkdir()
+    with pytest.raises(CheckpointError, match=r"update-00000002\.safetensors cannot be opened: Is a directory"):
+        folder.newest(warnings.append)
+    assert path.exists()
+    assert not warnings
 
 
 def test_leftovers_of_killed_writers_are_removed(folder, warnings):
     path = folder.save(1, tensors(), STATE)
-    leftover = path.with_name("update-00000002.safetensors.tmp")
+    leftover = path.with_name("update-00000002.safetensors" + atomic_file.TEMPORARY)
     leftover.write_bytes(path.read_bytes()[:50])
     assert folder.newest(warnings.append).path == path
     assert not leftover.exists()
@@ -163,7 +176,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path):
 def test_a_checkpoint_that_cannot_be_written_says_so(tmp_path):
     folder = CheckpointFolder(tmp_path / "checkpoints", keep=1)
     # the temporary's name is taken by a folder
-    (tmp_path / "checkpoints" / "update-00000001.safetensors.tmp").mkdir(parents=True)
+    (tmp_path / "checkpoints" / f"update-00000001.safetensors{atomic_file.TEMPORARY}").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"update-00000001\.safetensors could not be written"):
         folder.save(1, tensors(), STATE)
 

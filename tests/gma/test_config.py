@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import subprocess
 import sys
 from typing import Literal, get_args, get_origin
 
@@ -131,11 +132,13 @@ WRONG = [
     ("[data.train]\nsource = ['a']", [], "data.train.target = []", "as many files as source has, 1"),
     ("[data.train]\nsource = ['a']\ntarget = ['b']", [], "data.valid.source = []", "at least one file"),
     ("[data.test]\nsource = ['a']\ntarget = ['b']", ["data.generated=9"], 'data.test.source = ["a"]', "generated = 9"),
+    (EMPTY, ["data.tokenizer=word", "data.vocabulary_size=4"], "data.vocabulary_size = 4", "expected 5 or more, or 0"),
+    (EMPTY, ["attention.delta=-inf"], "attention.delta = -inf", "a number (of source tokens), inf"),
     (EMPTY, ["training.updates=0"], "training.updates = 0", "training.minutes = 0 is none either"),
     (EMPTY, ["training.warmup_from=0.1"], "training.warmup_from = 0.1", "training.learning_rate = 0.0005 at most"),
     (EMPTY, ["training.validate_every=0", "training.patience=3"], "training.patience = 3", "validate_every = 0"),
     (
-        "[training]\npatience = 2\nearly_stop_metric = 'bleu'\nvalidate_sentences = 0",
+        "[training]\nearly_stop_metric = 'bleu'\nvalidate_sentences = 0",
         [],
         'training.early_stop_metric = "bleu"',
         "use 'loss'",
@@ -419,6 +422,32 @@ def test_the_command_shows_every_key_with_its_origin(capsys, monkeypatch):
     assert {row[0] for row in rows if row} == set(FIELDS)
 
 
+def test_a_command_imports_no_more_than_it_needs():
+    """Not even when it ends, where the errors that are expected are sorted from the others."""
+    program = "import sys\nfrom gma import cli\ntry:\n    cli.main()\nfinally:\n    print(sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", program, "info"], capture_output=True, text=True, check=True)
+    assert "'gma.cli'" in run.stdout
+    assert "'gma.evaluation'" not in run.stdout
+    assert "'matplotlib'" not in run.stdout
+
+
+def test_an_unavailable_backend_is_refused_without_a_traceback(capsys, monkeypatch):
+    def refuse():
+        raise gma_kernels.BackendUnavailable("no such kernels here")
+
+    monkeypatch.setattr(cli, "app", refuse)
+    assert run_command(monkeypatch) == 2
+    assert capsys.readouterr().err == "no such kernels here\n"
+
+
 def test_the_command_refuses_without_a_traceback(capsys, monkeypatch):
     assert run_command(monkeypatch, "config", "training.sed=7") == 2
     assert capsys.readouterr().err.startswith("training.sed = 7 (command line): there is no such key (did you mean")
+
+
+def test_a_path_with_an_equals_sign_is_no_override(tmp_path):
+    path = tmp_path / "rate=3" / "run.toml"
+    path.parent.mkdir()
+    path.write_text("[training]\nseed = 5\n", encoding="utf-8")
+    assert load_arguments([str(path), "training.log_every=9"]).config.training.seed == 5
+    assert load_arguments(["data.folder=a/b=c"]).config.data.folder == "a/b=c"

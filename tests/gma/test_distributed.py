@@ -101,3 +101,13 @@ def test_torchrun(corpus, tmp_path):
     assert process.returncode == 0, output
     assert output.count("training.updates = 4 reached") == 1
     assert tiny_run.checkpoint(tmp_path, 4).record["identity"]["micro_batches"] == 2
+
+
+def test_one_process_launches_its_kernels_on_the_gpu_it_was_given(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    with join("cuda:1") as world:
+        assert world.device == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]

@@ -226,6 +226,7 @@ WRONG = {
     "no words": (["{model}", "--source", "{empty}", "--reference", "{empty}"], "no sentence with words"),
     "no δ": (["{model}", "{files}", "--delta", "nan"], "delta is nan"),
     "no rate": (["{model}", "{files}", "--words-per-second", "0"], "words_per_second"),
+    "no finite rate": (["{model}", "{files}", "--words-per-second", "inf"], "words_per_second"),
     "no such links": (["{model}", "{files}", "--alignments", "{tmp}/none"], "cannot be read"),
     "no links": (["{model}", "{files}", "--alignments", "{source}"], "is not a link"),
     "links counted from 0": (["{model}", "{files}", "--alignments", "{links}", "--one-based"], "counts from 0"),

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import shutil
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -113,6 +114,18 @@ def test_cut_connection_is_continued(server, path, etag, modified):
     assert path.read_bytes() == CONTENT
     assert [wanted for wanted, _ in server.log] == [None, *(f"bytes={n}-" for n in (1000, 1000, 6000, 6001))]
     assert {status for _, status in server.log[1:]} == {206}
+
+
+def test_a_cut_encrypted_connection_is_continued(server, path, monkeypatch):
+    receive, cuts = module._receive, iter([True, False])
+
+    def cut_once(*arguments):
+        if next(cuts):
+            raise ssl.SSLError("record layer failure")
+        receive(*arguments)
+
+    monkeypatch.setattr(module, "_receive", cut_once)
+    assert fetch(server.url, path, sha256=SHA256, wait=0) == SHA256
 
 
 def test_a_later_call_goes_on(server, path):

@@ -179,13 +179,6 @@ class TestScores:
         assert score_instances([timed]).computation_aware is not None
         assert score_instances([timed, instance(elapsed=elapsed)]).computation_aware is None
 
-    def test_as_json(self):
-        values = json.loads(json.dumps(score_instances(self.LOG).to_dict()))
-        assert values["latency"]["convention"] == "word"
-        assert values["latency"]["empty"] == 1
-        assert values["bleu"]["signature"].startswith("nrefs:1|case:mixed")
-        assert values["computation_aware"] is None
-
     def test_no_instances(self):
         with pytest.raises(InstanceError, match="at least one sentence"):
             score_instances([])

@@ -102,6 +102,15 @@ def test_a_damaged_file_is_an_error_that_names_it(saved, name, content):
         model_directory.load(saved)
 
 
+def test_a_file_that_cannot_be_opened_is_named(saved, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(tensor_file, "read", refuse)
+    with pytest.raises(ModelDirectoryError, match=r"model\.safetensors cannot be read: Permission denied"):
+        model_directory.load(saved)
+
+
 def test_altered_weights_are_refused(saved):
     path = saved / "model.safetensors"
     altered = bytearray(path.read_bytes())

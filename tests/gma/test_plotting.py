@@ -106,7 +106,7 @@ def test_the_path_reads_before_it_writes():
 
 def test_gold_links_are_at_their_words():
     figure = sentence(gold=[(3, 5)])
-    marks = next(line for line in figure.axes[0].lines if line.get_label() == "truth")
+    marks = next(line for line in figure.axes[0].lines if line.get_label() == "gold link")
     assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([4], [6])
 
 
@@ -200,6 +200,11 @@ WRONG = {
     "no such layer": (["attention", "{folder}/model", *FILES, "--layer", "3"], "expected 1 to 2"),
     "no words": (["attention", "{folder}/model", "--source", " ", "--target", "x"], "words on both sides"),
     "links of no file": (["attention", "{folder}/model", "--source", "a", "--alignments", "x"], "leave it out"),
+    "links to another target": (
+        ["attention", "{folder}/model", *FILES, "--target", "a", "--alignments", "x"],
+        "links to the reference's words",
+    ),
+    "no δ": (["attention", "{folder}/model", *FILES, "--delta", "nan"], "delta is nan"),
     "steps of an offline model": (["steps", "{folder}/offline"], "'gaussian' with 'incremental'"),
     "no run": (["learning", "{folder}/model"], "no records"),
     "no curve": (["curve", "{folder}/none"], "cannot be read"),
@@ -224,3 +229,20 @@ def test_curves_of_different_texts_do_not_mix(tmp_path):
         (tmp_path / name / "curve.json").write_text(json.dumps({**content, "points": [point]}))
     with pytest.raises(PlotError, match="different texts"):
         plot_command.curve([tmp_path / "a", tmp_path / "b"], tmp_path / "figure", convention="word")
+
+
+def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
+    """Three sweeps in folders of one name, each of a model of one name."""
+    names = [field for field in plot_command.sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
+    folders = [tmp_path / run / "sweep" for run in "abc"]
+    for place, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        point = {**dict.fromkeys(names, 1), "system": "model", "bleu": place, "delta": 1.0, "text": "t"}
+        content = {"format": "gma-sweep", "version": 1, "points": [point]}
+        (folder / "curve.json").write_text(json.dumps(content))
+    drawn = []
+    monkeypatch.setattr(plot_command.plotting, "quality_latency", lambda curves, convention: drawn.append(curves))
+    monkeypatch.setattr(plot_command.plotting, "save", lambda figure, path: [])
+    plot_command.curve(folders, tmp_path / "figure", convention="word")
+    assert [points[0].quality for points in drawn[0].values()] == [0, 1, 2]
+    assert list(drawn[0])[:2] == ["model", "sweep/model"]

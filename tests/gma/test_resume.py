@@ -107,6 +107,21 @@ def test_no_intact_checkpoint_is_an_error(corpus, tmp_path):
     (tmp_path / "checkpoints" / "update-00000010.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         tiny_run.train(corpus, tmp_path)
+    # the second time, too: it must not begin anew
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        tiny_run.train(corpus, tmp_path)
+
+
+def test_files_of_others_in_the_folder_stay(corpus, tmp_path):
+    (tmp_path / "notes.tmp").write_text("mine")
+    tiny_run.train(corpus, tmp_path, "training.updates=1")
+    assert (tmp_path / "notes.tmp").read_text() == "mine"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_float16_needs_a_gpu_also_when_the_device_is_found_out(corpus, tmp_path):
+    with pytest.raises(config.ConfigError, match=r"float16.*needs a GPU.*use 'bfloat16' or 'float32'"):
+        tiny_run.train(corpus, tmp_path, "training.device=auto", "training.precision=float16")
 
 
 def test_a_finished_run_is_left_as_it_is(corpus, whole):
@@ -136,6 +151,12 @@ def test_another_config_is_refused_by_name(corpus, whole, changes, named):
     for message in named:
         with pytest.raises(RunError, match=message):
             tiny_run.train(corpus, whole, *changes)
+
+
+def test_what_is_named_as_free_to_change_is(corpus, whole):
+    with pytest.raises(RunError) as refusal:
+        tiny_run.train(corpus, whole, "training.accumulation=2")
+    assert "training.accumulation" not in str(refusal.value).partition("Free to change are ")[2]
 
 
 def test_another_corpus_is_refused(corpus, whole, tmp_path):

@@ -11,7 +11,8 @@ import threading
 import pytest
 import torch
 
-from gma.streaming import StreamError, StreamingTranslator
+from gma import streaming
+from gma.streaming import Emission, StreamError, StreamingTranslator
 from gma.tokenizer import EOS
 from gma.translate import translate
 from tests.small_models import random_text, small_loaded, small_model
@@ -288,6 +289,26 @@ def test_several_threads(loaded, translator):
     for thread in threads:
         thread.join()
     assert [written[index] for index in range(len(texts))] == expected
+
+
+def test_asking_while_another_thread_writes_loses_nothing(loaded, translator, monkeypatch):
+    text = "ab c de f"
+    stream, asked, threads = translator.open(0.6), [], []
+
+    def while_asked(*fields):
+        threads.append(threading.Thread(target=lambda: asked.extend(stream.poll())))
+        threads[-1].start()
+        # long enough for one that does not wait for the step to end
+        threads[-1].join(0.1)
+        return Emission(*fields)
+
+    monkeypatch.setattr(streaming, "Emission", while_asked)
+    emissions = [*stream.push(text), *stream.finish()]
+    for thread in threads:
+        thread.join()
+    written = sorted([*emissions, *asked], key=lambda emission: emission.index)
+    assert words(written) == list(translate(loaded, [text], delta=0.6)[0].words)
+    assert written
 
 
 def test_importing_the_package_does_not_load_the_translator():

@@ -1,6 +1,7 @@
 """Sweeps: what is in the curve, what is computed again and what is not."""
 
 import csv
+import io
 import json
 import math
 import shutil
@@ -125,6 +126,20 @@ def test_what_depends_on_something_that_changed_is_computed_again(folder, tmp_pa
     assert kept == ([point for point in before if point.system == "two"] if change == "model" else [])
 
 
+def test_points_that_are_left_out_are_counted(folder, tmp_path, computed):
+    run(folder, tmp_path, "one", "two")
+    said = io.StringIO()
+    sweep.sweep(
+        [folder / "one"],
+        [1.0],
+        tmp_path,
+        Console(file=said, width=200),
+        source=folder / "text.en",
+        reference=folder / "text.de",
+    )
+    assert f"4 points in {tmp_path} are of another text" in said.getvalue()
+
+
 def test_models_with_the_same_name():
     names = sweep.system_names([Path("/runs/a/model"), Path("/runs/b/model"), Path("/runs/b/model")])
     assert list(names) == ["a/model", "b/model"]
@@ -171,5 +186,9 @@ def test_the_command_and_its_figure(folder, tmp_path, monkeypatch, capsys):
         paths = plot_command.curve([tmp_path], tmp_path / f"figure-{convention}.svg", convention=convention)
         assert [path.suffix for path in paths] == [".png", ".svg"]
         assert f"{convention} convention" in paths[1].read_text(encoding="utf-8")
+    shutil.copytree(folder / "one", tmp_path / "own")
+    assert tiny_model.command(monkeypatch, "sweep", tmp_path / "own", "--delta", "1", *files) == 0
+    assert len(sweep.load(tmp_path / "own" / "sweep" / "curve.json")) == 1
+    capsys.readouterr()
     assert tiny_model.command(monkeypatch, "sweep", folder / "one", "--delta", "x", "--output", tmp_path) == 2
     assert "--delta has 'x'" in capsys.readouterr().err

@@ -225,3 +225,19 @@ def test_cut_or_missing_file_is_refused(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(TokenizerError, match="cannot be read"):
         Tokenizer.load(path)
+
+
+def test_a_word_of_nothing_but_the_inner_marker_does_no_harm():
+    counts = WordCounts(["a \ue000 b"])
+    for rules in RULES:
+        vocabulary = BpeVocabulary.train(counts, rules, size=50)
+        assert vocabulary.encode("\ue000") == [UNK]
+        assert vocabulary.decode(vocabulary.encode("a b")) == "a b"
+
+
+def test_forgotten_letters_do_not_make_an_escape_together():
+    counts = WordCounts(["a"])
+    # of words that were forgotten; a set may give them in any order, so also in this one
+    counts.letters = ["&", "l", "t", ";"]
+    vocabulary = BpeVocabulary.train(counts, TextRules(unescape=True), size=50)
+    assert vocabulary.decode(vocabulary.encode("lt;")) == "lt;"

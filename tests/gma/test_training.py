@@ -181,6 +181,13 @@ def test_patience_ends_training_and_the_best_model_is_kept(corpus, tmp_path, met
     assert all(torch.equal(tensor, then[f"model.{name}"]) for name, tensor in kept.items())
 
 
+def test_a_loss_that_is_no_number_is_not_the_best_for_ever(corpus, tmp_path):
+    trainer = tiny_run.trainer(corpus, tmp_path, "training.validate_every=10")
+    upcoming = iter([math.nan, 5.0])
+    trainer.validation = lambda model, precision: {"loss": next(upcoming), "perplexity": 1.0}
+    assert trainer.train().validation["loss"] == 5.0
+
+
 def test_minutes_end_training_with_a_model(corpus, tmp_path):
     outcome = tiny_run.train(corpus, tmp_path, "training.updates=0", "training.minutes=0.005")
     assert outcome.update >= 1

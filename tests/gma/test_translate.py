@@ -16,6 +16,7 @@ from gma.delays import word_delays
 from gma.parallel_text import TextError
 from gma.streaming import StreamingTranslator
 from gma.translate import TranslateError, translate, translate_file
+from tests.gma import tiny_model
 from tests.small_models import random_text, small_loaded, small_model
 
 SILENT = Console(quiet=True)
@@ -153,9 +154,11 @@ def test_the_command(loaded, texts, tmp_path):
     expected = "".join(f"{translation.text}\n" for translation in translate(again, texts[:4], delta=0.6))
     (tmp_path / "in.txt").write_bytes(file(*texts[:4]).getvalue())
     arguments = ["translate", str(tmp_path / "model"), "--delta", "0.6"]
-    to_file = [*arguments, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+    # into a folder that is not there yet, as of all commands
+    written = tmp_path / "new" / "out.txt"
+    to_file = [*arguments, "--input", str(tmp_path / "in.txt"), "--output", str(written)]
     assert CliRunner().invoke(app, to_file, catch_exceptions=False).exit_code == 0
-    assert (tmp_path / "out.txt").read_text("utf-8") == expected
+    assert written.read_text("utf-8") == expected
     piped = CliRunner().invoke(app, arguments, input=file(*texts[:4]).getvalue(), catch_exceptions=False)
     assert piped.stdout == expected
     stream = StreamingTranslator(again).open(0.6)
@@ -163,3 +166,14 @@ def test_the_command(loaded, texts, tmp_path):
     assert " ".join(emission.word for emission in emissions) == expected.split("\n")[0]
     with pytest.raises(TextError, match="nowhere"):
         CliRunner().invoke(app, [*arguments, "--input", str(tmp_path / "nowhere.txt")], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", ["translate", "stream"])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--delta", "nan", "delta is nan"), ("--device", "abacus", "expected auto, cpu, cuda or cuda:N")],
+)
+def test_options_that_make_no_sense_are_named(loaded, tmp_path, monkeypatch, capsys, command, option, value, message):
+    model_directory.save(tmp_path, small_model(0, torch.float32), loaded.config, loaded.tokenizer, {})
+    assert tiny_model.command(monkeypatch, command, tmp_path, option, value) == 2
+    assert message in capsys.readouterr().err
