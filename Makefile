@@ -28,7 +28,7 @@ demo: setup
 
 # the README's pictures
 demo-publish: demo
-	cp runs/demo/attention.png runs/demo/curve.png docs
+	cp runs/demo/attention.png runs/demo/sweep/curve.png docs
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"

@@ -42,8 +42,9 @@ def demonstrate(folder: Path, minutes: float, console: Console) -> Outcome:
     live.interpret(StreamingTranslator(loaded), spoken, view, None)
     console.print("one model, any latency:")
     sweep.sweep([folder], DELTAS, folder / "sweep", console)
-    for figure in figures(folder, text.indices[shown] + 1):
-        console.print(f"figure: {figure}", highlight=False)
+    gold, line = corpus / "test.align", text.indices[shown] + 1
+    for figure in plot_command.attention(folder, folder / "attention", line=line, alignments=gold):
+        console.print(f"written: {figure}", highlight=False)
     return outcome
 
 
@@ -56,13 +57,6 @@ def most_reordered(scored: Evaluation) -> int:
         return max((delay - place for place, delay in enumerate(instance.delays)), default=0)
 
     return max(range(len(scored.instances)), key=lambda index: wait(scored.instances[index]))
-
-
-def figures(folder: Path, line: int) -> list[Path]:
-    """The attention of one sentence of the test set, and the quality-latency curve."""
-    gold = folder / "corpus" / "test.align"
-    attention = plot_command.attention(folder, folder / "attention", line=line, alignments=gold)
-    return [*attention, *plot_command.curve([folder / "sweep"], folder / "curve", convention="word")]
 
 
 def example(instance: Instance) -> Text:
