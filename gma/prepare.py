@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ class Summary:
             if any(split.dropped[reason] for split in self.splits.values()):
                 rows[f"dropped: {name}"] = lambda split, reason=reason: f"{split.dropped[reason]:,}"
         for side in SIDES:
-            part = lambda split, side=side: getattr(split, side)  # noqa: E731
+            part = attrgetter(side)
             rows[f"{side} tokens"] = lambda split, part=part: f"{part(split).tokens:,}"
             rows[f"{side} tokens a sentence"] = lambda split, part=part: (
                 f"{part(split).tokens / max(1, split.kept):.1f}"

@@ -90,17 +90,13 @@ def test_one_hypothesis_is_greedy_search(policy):
         torch.testing.assert_close(torch.tensor(one.positions), torch.tensor(other.positions))
 
 
-def test_a_beam_finds_nothing_worse_than_greedy_search_and_the_batch_changes_nothing():
+def test_what_else_is_in_the_batch_changes_nothing():
     generator = random.Random(0)
     model = small_model(2, policy="offline")
     sources = [random_source(generator, 6) for _ in range(8)]
     together = beam.search(model, sources, width=3)
     alone = [beam.search(model, [source], width=3)[0] for source in sources]
     assert [hypothesis.tokens for hypothesis in together] == [hypothesis.tokens for hypothesis in alone]
-    for source, found, first in zip(sources, together, greedy(model, sources)):
-        if found.complete and first.complete:
-            scores = [mean_likelihood(model, source, [*each.tokens, EOS]) for each in (found, first)]
-            assert scores[0] >= scores[1] - 1e-12
 
 
 def test_a_stream_searches_only_what_it_has_not_written():

@@ -47,17 +47,27 @@ def test_greedy_search_gives_what_a_stream_gives(slots):
 
 def test_a_closed_slot_is_used_again_and_forgets():
     model = small_model(0)
-    batch = IncrementalBatch(model)
-    results = []
-    for _ in range(2):
-        other, slot = batch.open(0.0), batch.open(1.0)
-        batch.push({slot: [5, 6, 7, EOS], other: [9]})
-        batch.advance()
-        scores = batch.advance() or batch.advance()
-        results.append((slot, batch.sentences[slot].needed, scores and scores.positions))
-        batch.close(slot)
-        batch.close(other)
-    assert results[0] == results[1]
+
+    def steps(batch, slot, source):
+        batch.push({slot: source})
+        found = []
+        for _ in range(4):
+            scores = batch.advance([slot])
+            batch.write([slot], [9])
+            found.append((scores.logits, scores.needed, scores.positions))
+        return found
+
+    fresh, used = IncrementalBatch(model), IncrementalBatch(model)
+    used.open()  # stays, and with it the memory
+    slot = used.open(3.0)
+    steps(used, slot, [8, 9, 10, 11, 12, EOS])
+    used.close(slot)
+    assert used.open(1.0) == slot
+    source = [5, 6, 7, EOS]
+    for one, other in zip(steps(used, slot, source), steps(fresh, fresh.open(1.0), source)):
+        torch.testing.assert_close(one[0], other[0], rtol=0, atol=1e-12)
+        assert one[1] == other[1]
+        assert one[2][0] == pytest.approx(other[2][0], abs=1e-9)
 
 
 def test_a_fork_goes_on_by_itself():
