@@ -7,14 +7,14 @@ import re
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from gma import atomic_file
+from gma import atomic_file, tatoeba
 from gma.checksum import sha256_of
 from gma.fetch import fetch
 
@@ -46,11 +46,13 @@ class Member(NamedTuple):
 class Corpus(NamedTuple):
     """Files to fetch, and what to unpack: each file of the corpus is one or more members of archives, joined in order.
 
-    Files of one base name, such as train.de and train.en, must have the same number of lines.
+    Files of one base name, such as train.de and train.en, must have the same number of lines. What is laid out in a
+    way of its own is unpacked by `finish`, which is given the folder.
     """
 
     remotes: tuple[Remote, ...]
     unpacked: Mapping[str, tuple[Member, ...]] = {}
+    finish: Callable[[Path], None] = lambda folder: None
 
 
 _STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
@@ -101,6 +103,7 @@ CORPORA = {
             }.items()
         )
     ),
+    "tatoeba-de-en": Corpus((Remote(f"https://www.manythings.org/anki/{tatoeba.ARCHIVE}"),), finish=tatoeba.unpack),
 }
 
 
@@ -135,6 +138,7 @@ def download(
                 )
             checksums.record(remote.name, found)
     _unpack(corpus, folder, console)
+    corpus.finish(folder)
     return folder
 
 
