@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import gma_kernels
 from gma.batches import Batch, BatchPlan, collate
-from gma.cross_attention import OfflineCrossAttention
+from gma.cross_attention import OfflineCrossAttention, Source
 from gma.settings import AttentionSettings, ModelSettings
 from gma.tokenizer import PAD
 from gma.transformer import Transformer
@@ -21,9 +21,11 @@ class PlainCrossAttention(OfflineCrossAttention):
 
     def forward(self, hidden, states, source_lengths, delta=None, shared=None):
         query = self.query(hidden)
-        key, value = (part.transpose(1, 2) for part in self.project(states))
+        memory = self.project(states)
+        key, value = (part.transpose(1, 2) for part in memory)
         context = scaled_dot_product_attention(self.split_heads(query), key, value)
-        return self.output(context.transpose(1, 2).flatten(2)), self.align(query, source_lengths)
+        source = Source(source_lengths, source_lengths, memory.__getitem__)
+        return self.output(context.transpose(1, 2).flatten(2)), self.align(query, source)
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ REFERENCE_RANGE = (0.9, 1100.0)
 class Alignment(NamedTuple):
     """The prior of every target row. All [B, 1 or H, T]; positions are 1-based.
 
-    `position` is the running sum behind `center`, in float64 and neither rounded nor clamped: pass
-    `position[..., -1]` as `previous` to `align` to go on from the last row.
+    `position` is what the next row goes on from, in float64; here the running sum behind `center`, neither rounded nor
+    clamped. Pass `position[..., -1]` as `previous` to `align` to go on from the last row.
     """
 
     center: Tensor
@@ -146,9 +146,14 @@ class Aligner(nn.Module):
             heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)
             # a NaN sees everything, so that the operator meets it and names it
             heard = heard.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-            # limited before the cast: a float past the int32 range casts to garbage
-            longest = source_lengths.to(heard.dtype)[:, None, None]
-            return torch.minimum(heard, longest).clamp(min=0.0).int()
+            return within_source(heard, source_lengths)
+
+
+def within_source(heard: Tensor, source_lengths: Tensor) -> Tensor:
+    """Numbers of source tokens, whole or infinite, limited to 0 … |x|: [B, 1 or H, T] float64 → int32."""
+    # limited before the cast: a float past the int32 range casts to garbage
+    longest = source_lengths.to(heard.dtype)[:, None, None]
+    return torch.minimum(heard, longest).clamp(min=0.0).int()
 
 
 def without_prior(query: Tensor, visible: Tensor) -> Alignment:

@@ -38,7 +38,14 @@ def _known(delta: float | None) -> float | None:
 FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]
 Delta = Annotated[
     float | None,
-    typer.Option(callback=_known, help="Source tokens to hear past p; inf for all.", show_default="the configured one"),
+    typer.Option(
+        "--delta",
+        "--k",
+        "--threshold",
+        callback=_known,
+        help="Latency: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units); inf for all.",
+        show_default="the configured one",
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -58,7 +65,7 @@ def demo(
 
 @app.command()
 def download(
-    name: Annotated[str, typer.Argument(metavar="iwslt15-en-vi | wmt15-de-en | multi30k-de-en")],
+    name: Annotated[str, typer.Argument(metavar="iwslt15-en-vi | wmt15-de-en | multi30k-de-en | tatoeba-de-en")],
     folder: Annotated[
         Path, typer.Option(envvar="GMA_DATA", help="Put the corpus into a folder of its name in here.")
     ] = Path("data"),
@@ -122,6 +129,19 @@ def average(
 
 
 @app.command()
+def segment(
+    model: Annotated[Path, typer.Argument(help="Folder of a model with attention.policy=offline, causal encoder.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model that translates by meaning units.")] = ...,
+    limit: Annotated[int, typer.Option(min=2, help="Training sentences to find meaning units in.")] = 5000,
+    device: Device = "auto",
+) -> None:
+    """MU: teach a model that waits for the whole sentence to translate by meaning units."""
+    from gma import segment_command
+
+    segment_command.segment(model, output, console, limit=limit, device=device)
+
+
+@app.command()
 def evaluate(
     model: Annotated[Path | None, typer.Argument(help="Model directory.")] = None,
     source: Annotated[
@@ -169,7 +189,16 @@ def evaluate(
 @app.command()
 def sweep(
     models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Model directories.")],
-    delta: Annotated[str, typer.Option(help="Source tokens to hear past p, several with commas.")] = "0.5,1,2,4",
+    delta: Annotated[
+        str | None,
+        typer.Option(
+            "--delta",
+            "--k",
+            "--threshold",
+            help="Latencies with commas: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units).",
+            show_default="0.5,1,2,4 for gaussian; 1,3,5,7 for wait_k; 0.1,0.3,0.5,0.7,0.9 for meaning units",
+        ),
+    ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Text, one sentence a line.", show_default="the models' test or valid split")
     ] = None,
@@ -184,13 +213,13 @@ def sweep(
     slots: Annotated[int, typer.Option(min=1, help="Sentences translated together.")] = 64,
     device: Device = "auto",
 ) -> None:
-    """Quality and latency of models at several δ: one table, CSV, JSON and figure."""
+    """Quality and latency of models at several δ, k or θ: one table, CSV, JSON and figure."""
     from gma import sweep
 
     folders = [Path(model) for model in models.split(",")]
     sweep.sweep(
         folders,
-        sweep.parse_deltas(delta),
+        None if delta is None else sweep.parse_deltas(delta),
         output or folders[0] / "sweep",
         console,
         source=source,
@@ -199,6 +228,34 @@ def sweep(
         slots=slots,
         device=device,
     )
+
+
+@app.command()
+def reproduce(
+    recipe: Annotated[str, typer.Argument(metavar="generated | multi30k-de-en")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="For every system.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Of all that is made; what was cut off goes on.")] = ...,
+    names: Annotated[
+        str, typer.Option("--systems", help="Some, with commas, such as wait-k,gma.", show_default="all")
+    ] = "",
+    only: Annotated[str | None, typer.Option(help="systems or ablations.", show_default="both")] = None,
+) -> None:
+    """Train and sweep every system and every ablation of the paper; its tables, with the published numbers beside."""
+    from gma import reproduce
+
+    try:
+        reproduce.reproduce(
+            recipe,
+            folder,
+            console,
+            names=[name.strip() for name in names.split(",") if name.strip()],
+            group=only,
+            overrides=overrides or [],
+        )
+    except reproduce.Stopped as stopped:
+        raise typer.Exit(128 + stopped.signal) from None
 
 
 @app.command()
@@ -291,8 +348,10 @@ def config(
 
 @app.command()
 def info() -> None:
-    """Show versions and which backends of the attention operator can be used here, and why."""
+    """Show versions, which backends of the attention operator can be used here and why, and the policies there are."""
     import gma
+    from gma.cross_attention import POLICIES
+    from gma.segmentation import MeaningUnits
 
     console.print(
         f"gma {gma.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
@@ -303,6 +362,10 @@ def info() -> None:
         table.add_row(
             name, "yes" if status.available else "no", " ".join(status.devices), " ".join(status.dtypes), status.reason
         )
+    console.print(table)
+    table = Table("policy", "latency", "what it does")
+    for policy in (*POLICIES.values(), MeaningUnits):
+        table.add_row(policy.name, policy.latency_symbol or "–", policy.summary)
     console.print(table)
 
 
@@ -387,6 +450,7 @@ def _print_paths(paths: list[Path]) -> None:
 def _expected_errors() -> tuple[type[Exception], ...]:
     from gma.checkpoint import CheckpointError
     from gma.config import ConfigError
+    from gma.cross_attention import LatencyError
     from gma.download import DownloadError
     from gma.evaluation import EvaluationError
     from gma.fetch import FetchError
@@ -395,7 +459,9 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from gma.plot_command import PlotError
     from gma.prepare import PrepareError
     from gma.run import RunError
+    from gma.segmenter import SegmenterError
     from gma.sweep import SweepError
+    from gma.systems import UnknownSystem
     from gma.tensor_file import DamagedFile
     from gma.token_file import CorpusError
     from gma.tokenizer import TokenizerError
@@ -411,15 +477,18 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         DownloadError,
         EvaluationError,
         FetchError,
+        LatencyError,
         ModelDirectoryError,
         PlotError,
         PrepareError,
         RunError,
+        SegmenterError,
         SweepError,
         TextError,
         TokenizerError,
         TrainingError,
         TranslateError,
+        UnknownSystem,
     )
 
 

@@ -166,7 +166,7 @@ def _override(given: dict, origins: dict[str, str], override: str) -> None:
             section = ".".join(parts[:depth])
             raise ConfigError(_line(section, table, origins, "is a section of keys, not a value; leave it out"))
     value = _parse(text)
-    for governed in _governed(key, value):
+    for governed in _governed(key, value, table):
         # what an earlier override said stays: giving both on the command line is deliberate
         if origins.get(f"{parts[0]}.{governed}") != COMMAND_LINE:
             table.pop(governed, None)
@@ -175,10 +175,13 @@ def _override(given: dict, origins: dict[str, str], override: str) -> None:
     origins[key] = COMMAND_LINE
 
 
-def _governed(key: str, value: Any) -> Iterable[str]:
-    """Keys of the same section that a choice on the command line resets."""
+def _governed(key: str, value: Any, table: dict) -> Iterable[str]:
+    """Keys of the same section, in `table`, that a choice on the command line resets."""
     if key == "attention.policy" and isinstance(value, str) and value in POLICIES:
-        return set(AttentionSettings.model_fields) - {"policy", *POLICIES[value]}
+        changed = value != table.get("policy", AttentionSettings.model_fields["policy"].default)
+        # what is called delta is another thing with another policy
+        kept = {"policy", *POLICIES[value]} - ({"delta"} if changed else set())
+        return set(AttentionSettings.model_fields) - kept
     return GOVERNED.get(key, ())
 
 

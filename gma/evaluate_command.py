@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gma import atomic_file, evaluation, evaluation_text, model_directory, score_table
 from gma.evaluation import Evaluation, EvaluationError
 from gma.instances import write_instances
+from gma.segmentation import check_can_force
 
 SCORES, LOG, SIMULEVAL_CONFIG = "scores.json", "instances.log", "config.yaml"
 
@@ -47,6 +48,8 @@ def run(
     else:
         gold = evaluation.load_gold(alignments, one_based=one_based) if alignments else None
         loaded = model_directory.load(model, choose_device(device))
+        if gold is not None:
+            check_can_force(loaded.model)
         text = evaluation_text.load(loaded, source, reference)
         say(console, f"text: {text.name}")
         with bar(console, "translating", len(text.sources)) as advance:

@@ -24,6 +24,7 @@ from gma.metrics import (
     sentence_latencies,
 )
 from gma.model_directory import Loaded
+from gma.segmentation import can_force
 from gma.translate import Translation, translate
 
 # a calm speaker's; turns seconds of computing into words of delay
@@ -79,7 +80,9 @@ class Evaluation:
     Attributes:
         scores: BLEU, chrF, latency in the `word` convention, and the same with computing time.
         paper: latency in the `paper` convention; None for a log, which does not have it.
+        alignment: None without gold links, and of a model that cannot be made to write the references.
         past_the_end: share of aligned positions p > |x|, over steps and layers; None without positions.
+        delta, latency_symbol: the latency kept, and what the policy calls it; None for a policy without one.
         cut_off: translations that were ended by the length limit.
         left_out: pairs without a source, which have no latency.
         slots, words_per_second: what the computing time was measured with; 0 for a log.
@@ -90,6 +93,7 @@ class Evaluation:
     scores: Scores
     instances: tuple[Instance, ...]
     delta: float | None = None
+    latency_symbol: str | None = None
     paper: CorpusLatency | None = None
     past_the_end: float | None = None
     alignment: AlignmentEvaluation | None = None
@@ -146,12 +150,8 @@ def evaluate(
     if not 0 < words_per_second < math.inf:
         raise EvaluationError(f"words_per_second is {words_per_second}; expected a number above 0")
     has_positions = loaded.config.attention.policy == "gaussian"
-    if delta is not None and not has_positions:
-        raise EvaluationError(
-            f"delta is {delta}, but the model's policy {loaded.config.attention.policy!r} has none; leave it out"
-        )
-    if delta is not None and math.isnan(delta):
-        raise EvaluationError("delta is nan; expected a number of source tokens, or inf for all")
+    symbol = loaded.model.policy.latency_symbol
+    latency = loaded.model.latency(delta)
     # before the long part, so that a wrong file is found at once
     links = None if gold is None else links_of(gold, text)
     translations = translate(loaded, text.sources, delta=delta, slots=slots, progress=progress)
@@ -174,10 +174,11 @@ def evaluate(
         text=text.name,
         scores=score_instances(instances, lowercase=lowercase),
         instances=instances,
-        delta=(loaded.model.delta if delta is None else delta) if has_positions else None,
+        delta=None if symbol is None else latency,
+        latency_symbol=symbol,
         paper=_paper_latency(translations),
         past_the_end=_past_the_end(translations) if has_positions else None,
-        alignment=None if links is None else evaluate_alignment(loaded, text, links, delta=delta),
+        alignment=evaluate_alignment(loaded, text, links, delta=delta) if links and can_force(loaded.model) else None,
         cut_off=sum(not translation.complete for translation in translations),
         left_out=text.lines - len(text.sources),
         slots=slots,

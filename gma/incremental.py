@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gma.alignment import Alignment
+from gma.cross_attention.base import Source, within
 from gma.key_value_cache import KeyValueCache
 from gma.tokenizer import BOS, EOS, PAD
 from gma.transformer import Transformer
@@ -60,6 +61,8 @@ class IncrementalBatch:
     choice of the token to the caller, who answers with `write`.
     """
 
+    can_fork: ClassVar[bool] = True  # whether there is something to search once the source has ended
+
     def __init__(self, model: Transformer):
         if model.training:
             raise ValueError("the model is in training mode; expected model.eval(): dropout has no place in decoding")
@@ -71,20 +74,21 @@ class IncrementalBatch:
         weight = self.model.project.weight
         attention = self.model.decoder.layers[0].cross_attention
 
-        def caches(layers) -> list[KeyValueCache]:
-            return [KeyValueCache(attention.heads, attention.head_dim, weight.detach()) for _ in layers]
+        def caches(layers, parts: int = 2) -> list[KeyValueCache]:
+            return [KeyValueCache(attention.heads, attention.head_dim, weight.detach(), parts) for _ in layers]
 
         self._encoder_caches = caches(self.model.encoder.layers)
         self._self_caches = caches(self.model.decoder.layers)
-        self._cross_caches = caches(self.model.decoder.layers)
+        self._cross_caches = caches(self.model.decoder.layers, attention.memories)
         self._slots = 0
         # what stands in front of a cross-attention, [N, 1, E], and every layer's last alignment, [N, 1 or H, 1]
         self._hidden = weight.new_zeros(0, 1, weight.shape[1])
-        self._query = self._hidden
+        self._query = weight.new_zeros(0, 1, attention.query.out_features)
         self._alignments: list[Alignment | None] = [None] * len(self.model.decoder.layers)
 
     def open(self, delta: float | None = None) -> int:
         """Begin a sentence; returns its slot."""
+        latency = self.model.latency(delta)
         slot = next(slot for slot in range(len(self.sentences) + 1) if slot not in self.sentences)
         self.reserve(slot + 1)
         row = self._tensor([slot])
@@ -92,7 +96,7 @@ class IncrementalBatch:
             alignment and alignment._replace(position=alignment.position.index_fill(0, row, math.nan))
             for alignment in self._alignments
         ]
-        self.sentences[slot] = Sentence(self.model.delta if delta is None else delta)
+        self.sentences[slot] = Sentence(latency)
         return slot
 
     def close(self, slot: int) -> None:
@@ -137,8 +141,11 @@ class IncrementalBatch:
         ]
 
     @torch.no_grad()
-    def push(self, tokens: Mapping[int, Sequence[int]]) -> None:
-        """Give slots more source, all in one pass of the encoder. The end-of-sentence token ends a source."""
+    def push(self, tokens: Mapping[int, Sequence[int]]) -> Tensor | None:
+        """Give slots more source, all in one pass of the encoder. The end-of-sentence token ends a source.
+
+        Returns the encoder's states, [n, T, E], of those that were given something, in ascending order.
+        """
         for slot, new in tokens.items():
             if self.sentences[slot].ended:
                 raise ValueError(f"slot {slot} was given {len(new)} tokens after the end of its source")
@@ -146,7 +153,7 @@ class IncrementalBatch:
             tokens = self._complete_sources(tokens)
         slots = sorted(slot for slot, new in tokens.items() if new)
         if not slots:
-            return
+            return None
         sentences = [self.sentences[slot] for slot in slots]
         lengths = [len(tokens[slot]) for slot in slots]
         longest = max(lengths)
@@ -165,6 +172,7 @@ class IncrementalBatch:
         for slot, sentence in zip(slots, sentences):
             sentence.arrived += len(tokens[slot])
             sentence.ended = tokens[slot][-1] == EOS
+        return states
 
     def _complete_sources(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
         """A bidirectional encoder reads a source when it is complete."""
@@ -183,10 +191,12 @@ class IncrementalBatch:
         going = [slot for slot in slots if self.sentences[slot].can_go_on]
         if not going:
             return None
-        rows = self._rows([slot for slot in going if self.sentences[slot].layer == NOWHERE])
+        stood = {slot: self.sentences[slot].layer for slot in going}
+        rows = self._rows([slot for slot, layer in stood.items() if layer == NOWHERE])
         hidden = self._embed(rows)
         for index in range(len(self.model.decoder.layers)):
             front = self._approach(index, rows, hidden) if rows.slots else None
+            self._resume(index, [slot for slot, layer in stood.items() if layer == index])
             ready = [slot for slot in going if self._stands_ready(slot, index)]
             # mostly all go on at once; only what stops here, or stood here before, is kept
             if ready != rows.slots:
@@ -231,13 +241,25 @@ class IncrementalBatch:
         hidden = layer.self_attention_norm(hidden, attended)
         query = layer.cross_attention.query(hidden)
         alignment = self._align(index, rows, query)
+        self._settle(index, rows, alignment)
+        return Front(hidden, query, alignment)
+
+    def _resume(self, index: int, slots: list[int]) -> None:
+        """Look again at what a layer needs, in slots that have waited in front of it and need not wait for that now."""
+        if not slots:
+            return
+        rows = self._rows(slots)
+        front, attention = self._kept(index, rows), self.model.decoder.layers[index].cross_attention
+        self._settle(index, rows, attention.resume(front.query, self._source(index, rows), front.alignment))
+
+    def _settle(self, index: int, rows: "Rows", alignment: Alignment) -> None:
+        """Let these rows stand in front of a layer and wait for what their alignment needs."""
         before = self._alignments[index]
         if before is None:
             before = Alignment(*(_lengthened(x[:0], self._slots, fill) for x, fill in zip(alignment, UNALIGNED)))
         self._alignments[index] = Alignment(*(rows.put(new, old) for new, old in zip(alignment, before)))
         for sentence, needed in zip(rows.sentences, alignment.visible.amax(dim=(1, 2)).tolist()):
             sentence.layer, sentence.needed = index, needed
-        return Front(hidden, query, alignment)
 
     def _keep(self, rows: "Rows", front: "Front") -> None:
         self._hidden, self._query = rows.put(front.hidden, self._hidden), rows.put(front.query, self._query)
@@ -246,24 +268,28 @@ class IncrementalBatch:
         return Front(rows.of(self._hidden), rows.of(self._query), self._latest(index, rows))
 
     def _latest(self, index: int, rows: "Rows") -> Alignment:
-        """A layer's alignments of these rows. Their sources may have ended since they asked for more."""
-        alignment = Alignment(*(rows.of(x) for x in self._alignments[index]))
-        visible = torch.minimum(alignment.visible, rows.source_length.int()[:, None, None])
-        return alignment._replace(visible=visible)
+        """A layer's alignments of these rows."""
+        return Alignment(*(rows.of(x) for x in self._alignments[index]))
+
+    def _source(self, index: int, rows: "Rows") -> Source:
+        cache, longest = self._cross_caches[index], max(sentence.arrived for sentence in rows.sentences)
+        return Source(rows.source_length, rows.arrived, lambda part: rows.of(cache.parts[part][:, :longest]))
 
     def _align(self, index: int, rows: "Rows", query: Tensor) -> Alignment:
         """[n, 1 or H, 1] each"""
         if index > 0 and self.model.decoder.shares_layers:
-            return self._latest(0, rows)
+            # the source may have ended since the first layer asked for more
+            return within(self._latest(0, rows), rows.source_length)
         before = self._alignments[index]
         previous = None if before is None else rows.of(before.position)[:, :, 0]
-        return self.model.decoder.layers[index].cross_attention.align(query, rows.source_length, previous, rows.delta)
+        attention = self.model.decoder.layers[index].cross_attention
+        return attention.align(query, self._source(index, rows), previous, rows.delta)
 
     def _pass(self, index: int, rows: "Rows", front: "Front") -> Tensor:
         """A layer's cross-attention and what follows it, [n, 1, E]."""
         layer = self.model.decoder.layers[index]
         for sentence in rows.sentences:
-            sentence.furthest = max(sentence.furthest, min(sentence.needed, sentence.source_length))
+            sentence.furthest = max(sentence.furthest, sentence.needed)
         attended = layer.cross_attention.attend(front.query, self._cross_caches[index], rows.index, front.alignment)
         return layer.feed_forward(layer.cross_attention_norm(front.hidden, attended))
 
@@ -287,9 +313,9 @@ class Rows:
 
     def __init__(self, slots: list[int], sentences: list[Sentence], device: torch.device):
         self.slots, self.sentences = slots, sentences
-        columns = [(slot, s.written, s.source_length) for slot, s in zip(slots, sentences)]
-        whole = torch.tensor(columns, dtype=torch.int64, device=device).reshape(-1, 3)
-        self.index, self.written, self.source_length = whole.unbind(1)  # [n] each
+        columns = [(slot, s.written, s.arrived, s.source_length) for slot, s in zip(slots, sentences)]
+        whole = torch.tensor(columns, dtype=torch.int64, device=device).reshape(-1, 4)
+        self.index, self.written, self.arrived, self.source_length = whole.unbind(1)  # [n] each
         self.visible = (self.written + 1).int()[:, None, None]  # to self-attention, [n, 1, 1]
         self.delta = torch.tensor([s.delta for s in sentences], dtype=torch.float64, device=device)
 

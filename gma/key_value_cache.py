@@ -7,14 +7,22 @@ import gma_kernels
 
 
 class KeyValueCache:
-    """One growable buffer of keys and one of values, [N, C, H, D]: N sentences, room for C positions each.
+    """Growable buffers of keys, of values, and of what else a policy keeps, [N, C, H, D] each: N sentences, room for C
+    positions each.
 
     What lies past a sentence's own length is never read: rows of the attention say how many positions they see.
     """
 
-    def __init__(self, heads: int, head_dim: int, like: Tensor):
-        empty = like.new_empty(0, 0, heads, head_dim)
-        self.key, self.value = empty, empty
+    def __init__(self, heads: int, head_dim: int, like: Tensor, parts: int = 2):
+        self.parts = [like.new_empty(0, 0, heads, head_dim)] * parts
+
+    @property
+    def key(self) -> Tensor:
+        return self.parts[0]
+
+    @property
+    def value(self) -> Tensor:
+        return self.parts[1]
 
     def reserve(self, sentences: int, positions: int) -> None:
         """Make room for at least so many; what is there stays. Doubles, so that growing is cheap in the long run."""
@@ -24,20 +32,20 @@ class KeyValueCache:
         if positions > had_positions:
             positions = max(positions, 2 * had_positions, 32)
         shape = (max(sentences, had_sentences), max(positions, had_positions), *self.key.shape[2:])
-        self.key, self.value = (_enlarged(buffer, shape) for buffer in (self.key, self.value))
+        self.parts = [_enlarged(buffer, shape) for buffer in self.parts]
 
-    def write(self, rows: Tensor, start: Tensor, key: Tensor, value: Tensor) -> None:
-        """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value: [n, T, H, D]."""
+    def write(self, rows: Tensor, start: Tensor, *parts: Tensor) -> None:
+        """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value, …: [n, T, H, D]."""
         place = start[:, None]
-        if key.shape[1] > 1:
-            place = place + torch.arange(key.shape[1], device=key.device)
-        self.key[rows[:, None], place] = key
-        self.value[rows[:, None], place] = value
+        if parts[0].shape[1] > 1:
+            place = place + torch.arange(parts[0].shape[1], device=start.device)
+        for buffer, part in zip(self.parts, parts):
+            buffer[rows[:, None], place] = part
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Let the sentences `target` hold what the sentences `source` hold. Both [n]."""
-        self.key[target] = self.key[source]
-        self.value[target] = self.value[source]
+        for buffer in self.parts:
+            buffer[target] = buffer[source]
 
     def attend(
         self, query: Tensor, rows: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, backend: str

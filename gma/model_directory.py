@@ -1,4 +1,7 @@
-"""A trained model on disk: config.toml, model.safetensors, tokenizer.json, training.json. Loading executes nothing."""
+"""A trained model on disk: config.toml, model.safetensors, tokenizer.json, training.json. Loading executes nothing.
+
+One that `gma segment` has written has a segmenter.safetensors too, and translates by meaning units.
+"""
 
 import hashlib
 import json
@@ -10,12 +13,15 @@ import torch
 from torch import nn
 
 import gma
-from gma import atomic_file, config, tensor_file
+from gma import atomic_file, config, segmenter, tensor_file
 from gma.config import Config, ConfigError
+from gma.segmentation import translate_by_units
 from gma.tokenizer import Tokenizer, TokenizerError
 from gma.transformer import Transformer
 
 CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
+# in training.json, of a model that translates by meaning units: how its segmenter was made
+UNITS = "meaning_units"
 # what `simuleval --system-dir` looks for; not needed to load
 SIMULEVAL, SIMULEVAL_TEXT = "main.yaml", "agent_class: gma.simuleval_agent.GMAAgent\nmodel: .\n"
 
@@ -66,6 +72,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
     model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
     try:
         tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
+        if UNITS in training:
+            translate_by_units(model, segmenter.load(folder, tokenizer.source, settings.model.width, MODEL))
     except ValueError as error:
         raise ModelDirectoryError(str(error)) from error
     return Loaded(model.to(device).eval(), settings, tokenizer, training)

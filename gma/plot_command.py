@@ -79,7 +79,8 @@ def attention(
     if not 1 <= chosen <= pair.layers:
         raise PlotError(f"--layer is {chosen}; expected 1 to {pair.layers}")
     has_positions = loaded.config.attention.policy == "gaussian"
-    shown = loaded.model.delta if delta is None else delta
+    symbol = loaded.model.policy.latency_symbol
+    latency = f"{symbol} = {loaded.model.latency(delta):g}, " if symbol else ""
     figure = plotting.sentence(
         pair.posterior[chosen - 1],
         token_labels(loaded.tokenizer.source, pair.source_tokens),
@@ -88,7 +89,7 @@ def attention(
         center=pair.positions[chosen - 1] if has_positions else None,
         width=pair.widths[chosen - 1] if has_positions else None,
         gold=pair.gold_tokens(links),
-        title=f"δ = {shown:g}, decoder layer {chosen} of {pair.layers}" if has_positions else "",
+        title=f"{latency}decoder layer {chosen} of {pair.layers}" if latency else "",
     )
     return plotting.save(figure, output)
 

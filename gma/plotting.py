@@ -166,8 +166,13 @@ def sentence(
     return figure
 
 
-def quality_latency(curves: Mapping[str, Sequence[CurvePoint]], convention: str = "word") -> Figure:
-    """BLEU over AL, one line per system."""
+def quality_latency(
+    curves: Mapping[str, Sequence[CurvePoint]],
+    convention: str = "word",
+    *,
+    metric: str = "average lagging AL",
+) -> Figure:
+    """BLEU over a latency metric, one line per system."""
     unit = {"word": "words", "paper": "model tokens"}[convention]
     columns = 2 if max(map(len, curves)) > 14 else 3
     legend_rows = -(-len(curves) // columns)
@@ -197,7 +202,7 @@ def quality_latency(curves: Mapping[str, Sequence[CurvePoint]], convention: str 
         ax.margins(x=0.1, y=0.14)
         ax.grid(True)
         ax.set_axisbelow(True)
-        ax.set(xlabel=f"average lagging AL ({convention} convention, {unit})", ylabel="BLEU")
+        ax.set(xlabel=f"{metric} ({convention} convention, {unit})", ylabel="BLEU")
         if any(point.label is not None for points in curves.values() for point in points):
             ax.set_title("numbers: δ", loc="right", fontsize=7, pad=2)
         figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.0, handlelength=1.6)
@@ -226,6 +231,28 @@ def steps(sizes: Sequence[np.ndarray]) -> Figure:
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         beyond = (everything > limit).mean()
         ax.legend(loc="upper right", title=f"{beyond:.1%} lie further right", title_fontsize=7)
+    return figure
+
+
+def step_shares(shares: Mapping[str, Sequence[float]]) -> Figure:
+    """How often so many source words are read between two written words, one line per system.
+
+    shares: of 0, 1, … words, the last one of as many or more.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 2.1 + 0.14 * -(-len(shares) // 2)), layout="constrained")
+        ax = figure.subplots()
+        for place, (name, values) in enumerate(shares.items()):
+            color, marker = SYSTEMS[place % len(SYSTEMS)]
+            ax.plot(range(len(values)), values, color=color, marker=marker, label=name, clip_on=False)
+        last = max(map(len, shares.values())) - 1
+        ax.set_xticks(range(last + 1), [*map(str, range(last)), f"≥ {last}"])
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        ax.grid(True)
+        ax.set_axisbelow(True)
+        ax.set(xlabel="source words read before a word is written", ylabel="share of words")
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.0, handlelength=1.6)
     return figure
 
 

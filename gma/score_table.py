@@ -11,7 +11,7 @@ LATENCY = {"AL": "al", "LAAL": "laal", "AP, a share": "ap", "DAL": "dal", "CW": 
 
 def heading(evaluation: Evaluation) -> str:
     """What was evaluated."""
-    latency = "" if evaluation.delta is None else f", δ = {evaluation.delta:g}"
+    latency = "" if evaluation.delta is None else f", {evaluation.latency_symbol} = {evaluation.delta:g}"
     return f"{evaluation.system}{latency}: {len(evaluation.instances):,} sentences"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gma.incremental import IncrementalBatch
+from gma.segmentation import open_batch
 from gma.tokenizer import EOS
 from gma.transformer import Transformer
 
@@ -66,7 +67,7 @@ def greedy(
     """
     hypotheses = [Hypothesis() for _ in sources]
     for indices, room in portions([len(source) for source in sources], slots):
-        batch = IncrementalBatch(model)
+        batch = open_batch(model)
         batch.reserve(min(room, len(indices)))
         _translate(batch, indices, sources, hypotheses, delta, room, finished)
     return hypotheses

@@ -27,8 +27,12 @@ TOKENIZERS = {
 # which keys of [attention] each policy uses; giving another one is an error
 POLICIES = {
     "gaussian": ("delta", "prior", "width_rule", "positions", "convention", "sharing", "backend"),
+    "wait_k": ("delta", "catch_up", "backend"),
+    "monotonic": ("monotonic", "energy_bias", "noise", "latency_average", "latency_variance", "backend"),
     "offline": ("backend",),
 }
+# a range of k without an upper end has no middle: wait-k then translates with this k, or its lower end
+USUAL_K = 5.0
 LARGEST_HEAD = 256
 SMALLEST_BPE = 64
 SMALLEST_WORDS = 5
@@ -56,13 +60,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _delta(value: Any) -> Any:
-    """A number above −inf, or a pair (low, high) of finite ones; ints become floats."""
+    """A number above −inf, or a pair (low, high) of them; ints become floats."""
     if _is_number(value) and value != -math.inf:
         return float(value)
     pair = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
-    if pair and not any(map(math.isinf, value)) and value[0] <= value[1]:
+    if pair and not math.isinf(value[0]) and value[0] <= value[1]:
         return (float(value[0]), float(value[1]))
     raise ValueError("not a number or an ordered pair of numbers")
+
+
+def _is_whole(value: float) -> bool:
+    return value >= 1 and (value == math.inf or value.is_integer())
 
 
 def _betas(value: Any) -> Any:
@@ -76,6 +84,7 @@ CountOrZero = Annotated[int, Field(ge=0), Expected("a whole number, 0 or more")]
 Seed = Annotated[int, Field(ge=0, lt=2**63), Expected("a whole number, 0 or more and below 2^63")]
 Share = Annotated[float, Field(ge=0, lt=1), Expected("a number, 0 <= x < 1")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Expected("a finite number above 0")]
+Finite = Annotated[float, Field(allow_inf_nan=False), Expected("a finite number")]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Expected("a finite number, 0 or more")]
 Switch = Annotated[bool, Expected("true or false, without quotes")]
 Text = Annotated[str, Field(min_length=1), Expected('text that is not empty, in quotes, as in "runs/data"')]
@@ -93,7 +102,7 @@ Files = Annotated[
 Delta = Annotated[
     float | tuple[float, float],
     BeforeValidator(_delta),
-    Expected("a number (of source tokens), inf, or [low, high] with two finite numbers, low <= high"),
+    Expected("a number (of source tokens), inf, or [low, high] with low <= high"),
 ]
 Betas = Annotated[
     tuple[float, float], BeforeValidator(_betas), Expected("two numbers, each 0 <= x < 1, as in [0.9, 0.98]")
@@ -150,19 +159,32 @@ class ModelSettings(Settings):
 
 
 class AttentionSettings(Settings):
-    policy: Literal["gaussian", "offline"] = "gaussian"
+    choosers: ClassVar = {"policy": {policy: {} for policy in POLICIES} | {"wait_k": {"delta": 3.0}}}
+
+    policy: Literal["gaussian", "wait_k", "monotonic", "offline"] = "gaussian"
     delta: Delta = 1.0
     prior: Literal["gaussian", "laplace", "linear", "none"] = "gaussian"
     width_rule: Literal["whole", "half", "third", "predicted"] = "half"
     positions: Literal["incremental", "absolute"] = "incremental"
     convention: Literal["paper", "reference"] = "paper"
     sharing: Literal["heads", "none", "layers", "all"] = "heads"
+    catch_up: Share = 0.0
+    monotonic: Literal["infinite_lookback", "hard"] = "infinite_lookback"
+    energy_bias: Finite = -2.0
+    noise: NotNegative = 1.0
+    latency_average: NotNegative = 0.1
+    latency_variance: NotNegative = 0.1
     backend: Literal["auto", "reference", "native", "triton", "cuda"] = "auto"
 
     @property
     def middle_delta(self) -> float:
-        """The δ to use when nobody asks for another one: the middle of a range."""
-        return sum(self.delta) / 2 if isinstance(self.delta, tuple) else self.delta
+        """The δ, or k, to use when nobody asks for another one: the middle of a range."""
+        if not isinstance(self.delta, tuple):
+            return self.delta
+        low, high = self.delta
+        if self.policy != "wait_k":
+            return (low + high) / 2
+        return max(low, USUAL_K) if high == math.inf else (low + high) // 2
 
     @model_validator(mode="after")
     def _check(self) -> "AttentionSettings":
@@ -175,7 +197,25 @@ class AttentionSettings(Settings):
                     f"means nothing with attention.policy = {self.policy!r}: leave it out, or choose a policy that "
                     f"uses it ({', '.join(map(repr, users))})",
                 )
+        self._check_delta()
         return self
+
+    def _check_delta(self) -> None:
+        ends = self.delta if isinstance(self.delta, tuple) else (self.delta,)
+        if self.policy == "wait_k" and not all(map(_is_whole, ends)):
+            raise Impossible(
+                "delta",
+                self.delta,
+                "is k with attention.policy = 'wait_k'; expected a whole number of source tokens, 1 or more, inf, or "
+                "[low, high] with two of them",
+            )
+        if self.policy != "wait_k" and len(ends) == 2 and math.inf in ends:
+            raise Impossible(
+                "delta",
+                self.delta,
+                f"a range has two finite numbers with attention.policy = {self.policy!r}: only a k can be drawn from "
+                "one without an upper end ('wait_k')",
+            )
 
 
 class SplitFiles(Settings):

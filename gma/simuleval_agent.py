@@ -52,7 +52,13 @@ class GMAAgent(TextToTextAgent):
     def add_args(parser: ArgumentParser) -> None:
         parser.add_argument("--model", required=True, help="Model directory, as `gma train` writes it.")
         parser.add_argument(
-            "--delta", type=float, default=None, help="Source tokens to hear past p; default: the configured number."
+            "--delta",
+            "--k",
+            "--threshold",
+            dest="delta",
+            type=float,
+            default=None,
+            help="Source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units); default: as configured.",
         )
 
     def build_states(self) -> StreamStates:

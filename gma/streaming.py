@@ -26,10 +26,10 @@ from typing import NamedTuple
 import torch
 
 from gma import beam, model_directory
-from gma.alignment import checked_delta
-from gma.incremental import UNKNOWN_LENGTH, IncrementalBatch
+from gma.incremental import UNKNOWN_LENGTH
 from gma.model_directory import Loaded
 from gma.search import LONG_SOURCE, Hypothesis
+from gma.segmentation import open_batch
 from gma.tokenizer import EOS, Vocabulary
 
 # source tokens for a translator with one stream at a time, whose buffers nobody else shares
@@ -68,7 +68,7 @@ class StreamingTranslator:
 
     def __init__(self, loaded: Loaded, *, longest: int = LONG_SOURCE):
         self.tokenizer, self.longest = loaded.tokenizer, longest
-        self._batch = IncrementalBatch(loaded.model)
+        self._batch = open_batch(loaded.model)
         self._courses: dict[int, _Course] = {}  # by slot
         self._lock = threading.Lock()
         self._abandoned: deque[_Course] = deque()
@@ -87,9 +87,10 @@ class StreamingTranslator:
             delta: the latency to keep; None for the configured one.
             beam: hypotheses to keep while searching once the source has ended. Before that, a written word stands.
         """
-        delta = None if delta is None else checked_delta(delta)
         if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
             raise ValueError(f"beam is {beam!r}; expected a whole number, 1 or more")
+        if beam > 1 and not self._batch.can_fork:
+            raise ValueError(f"beam is {beam}, but this model writes unit by unit, and a unit stands: use beam 1")
         with self._exclusively():
             slot = self._batch.open(delta)
             course = self._courses[slot] = _Course(slot, beam, self.tokenizer.target)
@@ -198,7 +199,7 @@ class StreamingTranslator:
         for course in self._courses.values():
             course.slot, course.closed = None, True
         self._courses.clear()
-        self._batch = IncrementalBatch(self._batch.model)
+        self._batch = open_batch(self._batch.model)
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:

@@ -14,14 +14,17 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import gma
-from gma import atomic_file, evaluate_command, evaluation_text, model_directory, plotting
+from gma import atomic_file, evaluate_command, evaluation_text, model_directory, plotting, tensor_file
 from gma.checksum import sha256_of
-from gma.evaluation import SLOTS, Evaluation, evaluate
+from gma.cross_attention import CrossAttention
+from gma.evaluation import SLOTS, AlignmentEvaluation, Evaluation, evaluate
 from gma.evaluation_text import EvaluationText
 from gma.instances import write_instances
+from gma.metrics import GoldLinks
+from gma.segmenter import SEGMENTER
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
-FORMAT, VERSION = "gma-sweep", 1
+FORMAT, VERSION = "gma-sweep", 2
 
 
 class SweepError(ValueError):
@@ -34,6 +37,9 @@ class Point:
 
     Attributes:
         delta: None for a policy without one.
+        position_aer, posterior_aer: alignment error rate of the best layer, by round(p) and by the largest weight, and
+        within: share of gold-aligned target words written with all their source words within g(i); None where there
+            are no gold links, or no positions.
         model, text: fingerprints of all that the scores depend on.
     """
 
@@ -52,6 +58,9 @@ class Point:
     paper_dal: float
     paper_cw: float
     past_the_end: float | None
+    position_aer: float | None
+    posterior_aer: float | None
+    within: float | None
     empty: int
     cut_off: int
     bleu_signature: str
@@ -79,7 +88,7 @@ def parse_deltas(text: str) -> list[float]:
 
 def sweep(
     models: Sequence[Path],
-    deltas: Sequence[float],
+    deltas: Sequence[float] | None,
     output: Path,
     console: Console,
     *,
@@ -89,17 +98,53 @@ def sweep(
     slots: int = SLOTS,
     device: str = "auto",
 ) -> list[Point]:
-    """Evaluate every model at every δ and write curve.json, curve.csv, a figure and the logs into `output`.
+    """`measure`, then print the points and draw a figure of them into `output`."""
+    points = measure(
+        models,
+        deltas,
+        output,
+        console,
+        source=source,
+        reference=reference,
+        lowercase=lowercase,
+        slots=slots,
+        device=device,
+    )
+    console.print(table(points))
+    paths = plotting.save(plotting.quality_latency(curves(points)), output / FIGURE)
+    for path in (output / CURVE, output / TABLE, *paths):
+        evaluate_command.say(console, f"written: {path}")
+    return points
+
+
+def measure(
+    models: Sequence[Path],
+    deltas: Sequence[float] | None,
+    output: Path,
+    console: Console,
+    *,
+    source: Path | None = None,
+    reference: Path | None = None,
+    gold: Sequence[GoldLinks] | None = None,
+    lowercase: bool = False,
+    slots: int = SLOTS,
+    device: str = "auto",
+) -> list[Point]:
+    """Evaluate every model at every δ, k or θ and write curve.json, curve.csv and the logs into `output`.
 
     Points that are there already, of the same text and the same model files, are not computed again; those of other
     models stay in the curve.
+
+    Args:
+        deltas: None for those usual with each model's policy. A policy without a latency to choose has one point.
+        gold: links of every line that the text comes from, for the alignment error rate.
     """
     folders = system_names(models)
     known = load(output / CURVE) if (output / CURVE).exists() else []
     place = evaluate_command.choose_device(device)
     systems = {name: model_directory.load(folder, place) for name, folder in folders.items()}
     text = _common_text({name: evaluation_text.load(loaded, source, reference) for name, loaded in systems.items()})
-    text_print = f"{text.fingerprint}{'-lowercase' * lowercase}"
+    text_print = f"{text.fingerprint}{'-lowercase' * lowercase}{'' if gold is None else f'-{_links_fingerprint(gold)}'}"
     prints = {name: _fingerprint(folder) for name, folder in folders.items()}
     points = [
         point for point in known if point.text == text_print and prints.get(point.system, point.model) == point.model
@@ -107,11 +152,12 @@ def sweep(
     if len(points) < len(known):
         stale = f"{len(known) - len(points)} points in {output} are of another text or of a model that has changed"
         evaluate_command.say(console, f"{stale}; they are left out")
-    wanted = [
-        (name, delta)
-        for name, loaded in systems.items()
-        for delta in (deltas if loaded.config.attention.policy == "gaussian" else [None])
-    ]
+    wanted = [(name, delta) for name, loaded in systems.items() for delta in _latencies(loaded.model.policy, deltas)]
+    if deltas is not None and all(delta is None for _, delta in wanted):
+        raise SweepError(
+            f"--delta is given, but no policy of {', '.join(systems)} has a latency to choose when translating; leave "
+            "it out"
+        )
     done = {(point.system, point.delta) for point in points}
     missing = [point for point in wanted if point not in done]
     if len(missing) < len(wanted):
@@ -119,20 +165,28 @@ def sweep(
     with evaluate_command.bar(console, "sweep", len(missing) * len(text.sources)) as advance:
         for name, delta in missing:
             result = evaluate(
-                systems[name], text, system=name, delta=delta, lowercase=lowercase, slots=slots, progress=advance
+                systems[name],
+                text,
+                system=name,
+                delta=delta,
+                gold=gold,
+                lowercase=lowercase,
+                slots=slots,
+                progress=advance,
             )
             points.append(_point(result, prints[name], text_print))
             points.sort(key=lambda point: (point.system, math.inf if point.delta is None else point.delta))
-            latency = "" if delta is None else f"-delta-{delta:g}"
-            write_instances(output / LOGS / f"{name.replace('/', '-')}{latency}.log", result.instances)
+            write_instances(log_path(output, name, delta), result.instances)
             # after every point: what is cut off goes on from here
             _write(output, points, text)
     _write(output, points, text)
-    console.print(table(points))
-    paths = plotting.save(plotting.quality_latency(curves(points)), output / FIGURE)
-    for path in (output / CURVE, output / TABLE, *paths):
-        evaluate_command.say(console, f"written: {path}")
     return points
+
+
+def log_path(output: Path, system: str, delta: float | None) -> Path:
+    """Where the sentences of a point are."""
+    latency = "" if delta is None else f"-delta-{delta:g}"
+    return output / LOGS / f"{system.replace('/', '-')}{latency}.log"
 
 
 def load(path: Path) -> list[Point]:
@@ -164,15 +218,15 @@ def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[
 
 def table(points: Sequence[Point]) -> Table:
     """One row a point; what finds no room is in the CSV."""
-    numbers = ("δ", "BLEU", "chrF", "AL", "LAAL", "AP", "DAL", "CW", "paper AL", "p > |x|")
+    numbers = ("δ, k, θ", "BLEU", "chrF", "AL", "LAAL", "AP", "DAL", "CW", "paper AL", "p > |x|")
     result = Table(
         Column("system", overflow="fold"),
         *(Column(name, justify="right", no_wrap=True) for name in numbers),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption=f"BLEU and chrF in percent, sacreBLEU {points[0].bleu_signature}. AL to CW: word convention, in words, "
-        "AP a share; paper AL: paper convention, in model tokens",
+        caption=f"BLEU and chrF in percent, sacreBLEU {points[0].bleu_signature}.\n"
+        "AL to CW: word convention, in words, AP a share; paper AL: paper convention, in model tokens",
         caption_justify="left",
     )
     for point in points:
@@ -197,6 +251,13 @@ def system_names(models: Sequence[Path]) -> dict[str, Path]:
     raise AssertionError("two different paths have the same parts")
 
 
+def _latencies(policy: type[CrossAttention], deltas: Sequence[float] | None) -> Sequence[float | None]:
+    """What a model is evaluated at."""
+    if policy.latency_symbol is None:
+        return [None]
+    return policy.usual_latencies if deltas is None else [policy.checked_latency(delta) for delta in deltas]
+
+
 def _point(result: Evaluation, model: str, text: str) -> Point:
     word, paper = result.scores.latency, result.paper
     return Point(
@@ -208,6 +269,7 @@ def _point(result: Evaluation, model: str, text: str) -> Point:
         **{name: getattr(word, name) for name in ("al", "laal", "ap", "dal", "cw")},
         **{f"paper_{name}": getattr(paper, name) for name in ("al", "ap", "dal", "cw")},
         past_the_end=result.past_the_end,
+        **_alignment_scores(result.alignment),
         empty=word.empty,
         cut_off=result.cut_off,
         bleu_signature=result.scores.bleu.signature,
@@ -216,6 +278,16 @@ def _point(result: Evaluation, model: str, text: str) -> Point:
         model=model,
         text=text,
     )
+
+
+def _alignment_scores(alignment: AlignmentEvaluation | None) -> dict[str, float | None]:
+    if alignment is None:
+        return dict.fromkeys(("position_aer", "posterior_aer", "within"))
+    return {
+        "position_aer": min((layer.error_rate for layer in alignment.by_position), default=None),
+        "posterior_aer": min(layer.error_rate for layer in alignment.by_posterior),
+        "within": alignment.coverage.share if alignment.coverage.aligned else None,
+    }
 
 
 def _write(folder: Path, points: Sequence[Point], text: EvaluationText) -> None:
@@ -254,6 +326,15 @@ def _common_text(texts: dict[str, EvaluationText]) -> EvaluationText:
 def _fingerprint(folder: Path) -> str:
     """Of a model and the version that runs it."""
     digest = hashlib.blake2b(gma.__version__.encode(), digest_size=16)
-    for name in (model_directory.MODEL, model_directory.CONFIG, model_directory.TOKENIZER):
+    for name in (model_directory.CONFIG, model_directory.TOKENIZER):
         digest.update(sha256_of(folder / name).encode())
+    for name in (model_directory.MODEL, SEGMENTER):
+        if (folder / name).exists():
+            # not of the file: one that is written again may have other bytes
+            digest.update(tensor_file.digest(folder / name).encode())
     return digest.hexdigest()
+
+
+def _links_fingerprint(gold: Sequence[GoldLinks]) -> str:
+    links = [(sorted(sentence.sure), sorted(sentence.possible)) for sentence in gold]
+    return hashlib.blake2b(json.dumps(links).encode(), digest_size=16).hexdigest()

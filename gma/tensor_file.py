@@ -54,6 +54,12 @@ def read(path: Path) -> Contents:
     return Contents(tensors, json.loads(metadata[RECORD]))
 
 
+def digest(path: Path) -> str:
+    """Of the contents of a file that `write` wrote; the bytes of two with the same contents may differ."""
+    with safe_open(path, "pt") as file:
+        return file.metadata()[DIGEST]
+
+
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
     """The module's parameters and persistent buffers, each once, under its first name (tied ones have several)."""
     found: dict[int, tuple[str, Tensor]] = {}

@@ -173,14 +173,14 @@ class Trainer:
         plan = self.stream.update(update - 1)
         batches = [collate(self.train_split, indices) for indices in plan.batches]
         (tokens,) = self.world.total(sum(batch.tokens for batch in batches))
-        delta = self._delta(update)
+        share = self._share(update)
         sums = torch.zeros(len(WINDOW), dtype=torch.float64)
         for index, batch in enumerate(batches):
             torch.manual_seed(_seed(self.settings.seed, update, index * self.world.size + self.world.rank))
             last = index == len(batches) - 1
             # gradients travel once per update, during the last backward
             with nullcontext() if last or self.world.size == 1 else self.parallel.no_sync():
-                sums += self._accumulate(batch.to(self.world.device), delta, tokens)
+                sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
         self.learning_rate = inverse_square_root(
             update, self.settings.learning_rate, self.settings.warmup_updates, self.settings.warmup_from
         )
@@ -197,8 +197,9 @@ class Trainer:
         with self._precision():
             output = self.network(batch.source, batch.source_lengths, batch.target_input, delta)
             loss = cross_entropy(output.logits, batch.target_output, self.settings.label_smoothing, PAD)
+        total = loss.smoothed if output.auxiliary is None else loss.smoothed + output.auxiliary
         # the processes' gradients are averaged; the sum is wanted
-        self.scaler.scale(loss.smoothed * (self.world.size / tokens)).backward()
+        self.scaler.scale(total * (self.world.size / tokens)).backward()
         with torch.no_grad():
             past, positions = _past_the_end(output.alignments, batch)
             counted = torch.tensor(batch.tokens, device=past.device)
@@ -333,12 +334,16 @@ class Trainer:
     def _look_at_the_clock(self) -> None:
         self.state.seconds = time.monotonic() - self.began
 
-    def _delta(self, update: int) -> float | None:
-        """The update's δ when it is drawn from a range; the same for all processes. None for the configured one."""
+    def _share(self, update: int) -> float:
+        """Where in its range the update's latency lies, 0 to 1; the same for all processes."""
+        return float(np.random.default_rng(_seed(self.settings.seed, update, FOR_DELTA)).random())
+
+    def _delta(self, share: float, batch: Batch) -> float | None:
+        """A batch's latency when it is drawn from a range; None for the configured one."""
         delta = self.config.attention.delta
         if not isinstance(delta, tuple):
             return None
-        return float(np.random.default_rng(_seed(self.settings.seed, update, FOR_DELTA)).uniform(*delta))
+        return self.model.policy.drawn_latency(*delta, share, batch.source.shape[1])
 
     def _precision(self) -> torch.autocast:
         dtype = DTYPES[self.settings.precision]

@@ -19,6 +19,7 @@ class Output(NamedTuple):
 
     logits: Tensor  # [B, T, V]
     alignments: tuple[Alignment, ...]  # one per decoder layer, [B, 1 or H, T] each
+    auxiliary: Tensor | None = None  # in training, what the policy adds to the loss, summed over sentences
 
 
 class Transformer(nn.Module):
@@ -35,6 +36,7 @@ class Transformer(nn.Module):
                 "entries; expected a joint vocabulary: prepare the data with data.joint = true"
             )
         self.delta = attention.middle_delta
+        self.policy = POLICIES[attention.policy]
         self.encoder = Encoder(model, attention.backend, source_vocabulary)
         self.decoder = Decoder(model, attention, target_vocabulary)
         self.project = nn.Linear(model.width, target_vocabulary, bias=False)
@@ -57,13 +59,24 @@ class Transformer(nn.Module):
         """
         states = self.encoder(source, source_lengths)
         hidden, alignments = self.decoder(target_input, states, source_lengths, delta)
-        return Output(self.project(hidden), alignments)
+        auxiliary = None
+        if self.training:
+            target_lengths = (target_input != PAD).sum(dim=1)
+            attention = self.decoder.layers[0].cross_attention
+            auxiliary = attention.auxiliary_loss(alignments, source_lengths, target_lengths)
+        return Output(self.project(hidden), alignments, auxiliary)
+
+    def latency(self, delta: float | None) -> float:
+        """The latency to translate with: the one asked for, if the policy can keep it, or the configured one."""
+        return self.delta if delta is None else self.policy.checked_latency(delta)
 
     @torch.no_grad()
     def look(
         self, source: Tensor, source_lengths: Tensor, target_input: Tensor, delta: float | Tensor | None = None
     ) -> tuple[Output, tuple[Tensor, ...]]:
         """`forward`, and the posterior attention of every decoder layer, [B, H, T, S] each."""
+        if not isinstance(delta, Tensor):
+            delta = self.latency(delta)
         weights = []
 
         def note(layer, inputs, outputs):

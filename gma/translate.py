@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gma import atomic_file, search
 from gma import beam as beams
-from gma.alignment import checked_delta
 from gma.delays import word_delays, word_ends
 from gma.model_directory import Loaded
 from gma.parallel_text import TextError
@@ -165,14 +164,16 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
     if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
         raise TranslateError(f"beam is {beam!r}; expected a whole number, 1 or more")
-    if loaded.config.attention.policy == "offline":
+    delta, symbol = loaded.model.latency(delta), loaded.model.policy.latency_symbol
+    if beam == 1 or loaded.model.policy.name == "offline" or (symbol and delta == math.inf):
         return
-    delta = loaded.model.delta if delta is None else checked_delta(delta)
-    if beam > 1 and delta != math.inf:
-        raise TranslateError(
-            f"beam is {beam}, but at delta = {delta:g} this model writes while the source is still arriving, and a "
-            "written word stands: there is nothing to search. Use beam 1, or delta inf to wait for the whole source"
-        )
+    latency, whole = (f"at delta = {delta:g} ", ", or delta inf to wait for the whole source") if symbol else ("", "")
+    if symbol == "θ":
+        latency, whole = f"at θ = {delta:g} ", ""
+    raise TranslateError(
+        f"beam is {beam}, but {latency}this model writes while the source is still arriving, and a written word "
+        f"stands: there is nothing to search. Use beam 1{whole}"
+    )
 
 
 def _translation(pieces_per_word: list[int], hypothesis: Hypothesis, target: Vocabulary) -> Translation:

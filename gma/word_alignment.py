@@ -13,6 +13,7 @@ import torch
 from gma.delays import word_delays
 from gma.metrics.alignment import Link
 from gma.model_directory import Loaded
+from gma.segmentation import check_can_force
 from gma.tokenizer import BOS, EOS, PAD
 
 # padded tokens of a batch, of the longer side
@@ -86,6 +87,7 @@ def read(
         delta: the latency to keep; None for the configured one.
         progress: is told how many pairs have just been read.
     """
+    check_can_force(loaded.model)
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target for each source")
     pairs = []

@@ -1,9 +1,11 @@
 """Gaussian multi-head attention (GMA): wait for the predicted aligned position and δ tokens more."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from gma.alignment import Aligner, Alignment
-from gma.cross_attention.base import CrossAttention
+from gma.cross_attention.base import CrossAttention, Source
 from gma.settings import AttentionSettings
 
 
@@ -13,6 +15,11 @@ class GaussianCrossAttention(CrossAttention):
     Args:
         aligned: whether this layer predicts an alignment; if not, it is given another layer's.
     """
+
+    name: ClassVar = "gaussian"
+    summary: ClassVar = "GMA: wait for the predicted position and δ more"
+    latency_symbol: ClassVar = "δ"
+    usual_latencies: ClassVar = (0.5, 1.0, 2.0, 4.0)
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         super().__init__(width, heads, dropout, settings.prior, settings.backend)
@@ -29,10 +36,6 @@ class GaussianCrossAttention(CrossAttention):
             )
 
     def align(
-        self,
-        query: Tensor,
-        source_lengths: Tensor,
-        previous: Tensor | None = None,
-        delta: float | Tensor | None = None,
+        self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None
     ) -> Alignment:
-        return self.aligner(query * self.head_dim**-0.5, source_lengths, previous, delta)
+        return self.aligner(query * self.head_dim**-0.5, source.lengths, previous, delta)

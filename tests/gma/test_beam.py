@@ -18,7 +18,14 @@ from tests.small_models import random_source, random_text, small_loaded, small_m
 
 TINY_VOCABULARY = 5
 STEPS = 4
-POLICIES = [{"policy": "offline"}, {"policy": "gaussian", "delta": math.inf}, {"policy": "gaussian", "sharing": "none"}]
+POLICIES = [
+    {"policy": "offline"},
+    {"policy": "gaussian", "delta": math.inf},
+    {"policy": "gaussian", "sharing": "none"},
+    {"policy": "wait_k", "delta": 2},
+    {"policy": "monotonic", "energy_bias": 0.5},
+    {"policy": "monotonic", "monotonic": "hard", "energy_bias": 0.5},
+]
 
 
 def tiny_model(seed: int, **attention) -> Transformer:

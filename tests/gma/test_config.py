@@ -40,6 +40,9 @@ def fields(model=Config, prefix=""):
 
 
 FIELDS = dict(fields())
+# without what only other policies use
+OTHERS = {key for keys in POLICIES.values() for key in keys} - set(POLICIES["gaussian"])
+SHOWN = set(FIELDS) - {f"attention.{key}" for key in OTHERS}
 EMPTY = ""
 CUSTOM = "[model]\npreset = 'custom'\nwidth = 256\nfeed_forward = 512\nheads = 4\n"
 
@@ -73,7 +76,8 @@ WRONG = [
     (EMPTY, ["model.attention_dropout=-0.1"], "model.attention_dropout = -0.1", "0 <= x < 1"),
     (EMPTY, ["attention.delta=nan"], "attention.delta = nan", "a number (of source tokens), inf, or [low, high]"),
     (EMPTY, ["attention.delta=[4, 1]"], "attention.delta = [4, 1]", "low <= high"),
-    (EMPTY, ["attention.delta=[1, inf]"], "attention.delta = [1, inf]", "two finite numbers"),
+    (EMPTY, ["attention.delta=[1, inf]"], "attention.delta = [1.0, inf]", "two finite numbers"),
+    (EMPTY, ["attention.delta=[-inf, 1]"], "attention.delta = [-inf, 1]", "low <= high"),
     (EMPTY, ["attention.delta=[1, 2, 3]"], "attention.delta = [1, 2, 3]", "[low, high]"),
     (EMPTY, [f"attention.delta=1{'0' * 400}"], "attention.delta = 1000", "a number"),
     (EMPTY, [f"attention.delta=1{'0' * 5000}"], 'attention.delta = "1000', "a number"),
@@ -96,7 +100,8 @@ WRONG = [
     (EMPTY, ["model.preset=smal"], 'model.preset = "smal"', "'custom' (did you mean 'small'?)"),
     (EMPTY, ["model.encoder=casual"], 'model.encoder = "casual"', "'causal', 'bidirectional' (did you mean 'causal'?)"),
     (EMPTY, ["model.embeddings=tied"], 'model.embeddings = "tied"', "'separate', 'target', 'shared'"),
-    (EMPTY, ["attention.policy=wait"], 'attention.policy = "wait"', "'gaussian', 'offline'"),
+    (EMPTY, ["attention.policy=wait"], 'attention.policy = "wait"', "'monotonic', 'offline' (did you mean 'wait_k'?)"),
+    (EMPTY, ["attention.policy=monotonic", "attention.monotonic=soft"], "attention.monotonic", "'hard'"),
     (EMPTY, ["attention.prior=normal"], 'attention.prior = "normal"', "'gaussian', 'laplace', 'linear', 'none'"),
     (EMPTY, ["attention.sharing=head"], 'attention.sharing = "head"', "'all' (did you mean 'heads'?)"),
     (EMPTY, ["data.tokenizer=spm"], 'data.tokenizer = "spm"', "'bpe', 'word'"),
@@ -119,6 +124,17 @@ WRONG = [
     (EMPTY, ["model.encoder=bidirectional"], 'model.encoder = "bidirectional"', "only policy 'offline'"),
     ("[attention]\npolicy = 'offline'\ndelta = 2", [], "attention.delta = 2", "leave it out"),
     (EMPTY, ["attention.policy=offline", "attention.prior=none"], 'attention.prior = "none"', "('gaussian')"),
+    (EMPTY, ["attention.policy=wait_k", "attention.delta=2.5"], "attention.delta = 2.5", "a whole number"),
+    (EMPTY, ["attention.policy=wait_k", "attention.delta=0"], "attention.delta = 0.0", "1 or more"),
+    (EMPTY, ["attention.policy=wait_k", "attention.delta=[1, 3.5]"], "attention.delta = [1.0, 3.5]", "whole number"),
+    (EMPTY, ["attention.policy=wait_k", "attention.prior=none"], 'attention.prior = "none"', "leave it out"),
+    (EMPTY, ["attention.policy=wait_k", "attention.catch_up=1"], "attention.catch_up = 1", "0 <= x < 1"),
+    (EMPTY, ["attention.catch_up=0.2"], "attention.catch_up = 0.2", "('wait_k')"),
+    (EMPTY, ["attention.policy=monotonic", "attention.sharing=all"], 'attention.sharing = "all"', "('gaussian')"),
+    (EMPTY, ["attention.policy=monotonic", "attention.delta=3"], "attention.delta = 3.0", "'gaussian', 'wait_k'"),
+    (EMPTY, ["attention.policy=monotonic", "attention.noise=-1"], "attention.noise = -1", "0 or more"),
+    (EMPTY, ["attention.latency_average=0.1"], "attention.latency_average = 0.1", "('monotonic')"),
+    (EMPTY, ["attention.policy=wait_k", "model.encoder=bidirectional"], "model.encoder", "only policy 'offline'"),
     (
         "[model]\nembeddings = 'shared'\n[data]\njoint = false",
         [],
@@ -248,7 +264,7 @@ def test_origins(tmp_path, monkeypatch):
     assert {key: origins[key] for key in expected} == expected
     assert (config.model.heads, config.model.width, config.training.seed) == (16, 512, 4)
     assert config.data.root == "/corpora"
-    assert set(origins) == set(FIELDS)
+    assert set(origins) == SHOWN
 
 
 def test_a_file_beats_the_environment(tmp_path, monkeypatch):
@@ -394,6 +410,42 @@ def test_dump_reads_back_equal(tmp_path_factory, values):
     assert all(origin.startswith(f"{path}:") for origin in resolved.origins.values())
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["attention.policy=wait_k"],
+        ["attention.policy=wait_k", "attention.delta=[1, inf]", "attention.catch_up=0.25"],
+        ["attention.policy=monotonic", "attention.monotonic=hard", "attention.energy_bias=-1.5"],
+    ],
+)
+def test_dump_of_another_policy_reads_back_equal(tmp_path, overrides):
+    config = load("multi30k-de-en", overrides).config
+    assert load_text(tmp_path, config.dump()).config == config
+
+
+def test_delta_of_the_file_is_that_of_its_policy():
+    """The recipe's is a range of δ; on the command line the policy's choice voids it, whatever its numbers."""
+    attention = load("generated", ["attention.policy=wait_k"]).config.attention
+    assert attention == AttentionSettings(policy="wait_k", delta=3)
+    assert load("generated", ["attention.policy=gaussian"]).config.attention.delta == (1.0, 7.0)
+    both = ["attention.delta=[2, 4]", "attention.policy=wait_k"]
+    assert load("generated", both).config.attention.delta == (2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "delta", "middle"),
+    [
+        ("gaussian", (0.5, 2.0), 1.25),
+        ("wait_k", 3, 3.0),
+        ("wait_k", (1, 6), 3.0),
+        ("wait_k", (1, math.inf), 5.0),
+        ("wait_k", (9, math.inf), 9.0),
+    ],
+)
+def test_the_latency_when_nobody_asks_for_another(policy, delta, middle):
+    assert AttentionSettings(policy=policy, delta=delta).middle_delta == middle
+
+
 def test_dump_of_an_offline_model_reads_back_equal(tmp_path):
     config = load("multi30k-de-en", ["attention.policy=offline", "model.encoder=bidirectional"]).config
     assert load_text(tmp_path, config.dump()).config == config
@@ -420,7 +472,7 @@ def test_the_command_shows_every_key_with_its_origin(capsys, monkeypatch):
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert ["training.seed", "7", "command line"] in rows
     assert ["model.width", "128", "preset tiny"] in rows
-    assert {row[0] for row in rows if row} == set(FIELDS)
+    assert {row[0] for row in rows if row} == SHOWN
 
 
 def test_a_command_imports_no_more_than_it_needs():

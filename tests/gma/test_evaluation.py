@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gma import evaluation, evaluation_text, model_directory, toy, word_alignment
+from gma.cross_attention import LatencyError
 from gma.evaluation import EvaluationError
 from gma.evaluation_text import EvaluationText
 from gma.instances import Instance, write_instances
@@ -129,7 +130,7 @@ def test_an_offline_model_has_no_positions(tmp_path, corpus, text, files):
     assert result.alignment.by_position == ()
     assert result.alignment.best[0] == "posterior"
     assert result.scores.latency.cw == pytest.approx(mean(len(pair.source.split()) for pair in PAIRS))
-    with pytest.raises(EvaluationError, match="policy 'offline' has none"):
+    with pytest.raises(LatencyError, match="policy 'offline' has none"):
         evaluation.evaluate(offline, text, system="offline", delta=1.0)
 
 

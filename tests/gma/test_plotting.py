@@ -221,7 +221,7 @@ def test_wrong_calls(monkeypatch, capsys, folder, tmp_path, arguments, message):
 
 
 def test_curves_of_different_texts_do_not_mix(tmp_path):
-    content = {"format": "gma-sweep", "version": 1}
+    content = {"format": "gma-sweep", "version": plot_command.sweep.VERSION}
     names = [field for field in plot_command.sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -238,7 +238,7 @@ def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
     for place, folder in enumerate(folders):
         folder.mkdir(parents=True)
         point = {**dict.fromkeys(names, 1), "system": "model", "bleu": place, "delta": 1.0, "text": "t"}
-        content = {"format": "gma-sweep", "version": 1, "points": [point]}
+        content = {"format": "gma-sweep", "version": plot_command.sweep.VERSION, "points": [point]}
         (folder / "curve.json").write_text(json.dumps(content))
     drawn = []
     monkeypatch.setattr(plot_command.plotting, "quality_latency", lambda curves, convention: drawn.append(curves))
@@ -246,3 +246,10 @@ def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
     plot_command.curve(folders, tmp_path / "figure", convention="word")
     assert [points[0].quality for points in drawn[0].values()] == [0, 1, 2]
     assert list(drawn[0])[:2] == ["model", "sweep/model"]
+
+
+def test_step_shares_has_a_line_per_system_and_names_the_last_step():
+    figure = plotting.step_shares({"one": (0.5, 0.25, 0.25), "two": (1.0, 0.0, 0.0)})
+    (ax,) = figure.axes
+    assert [list(line.get_ydata()) for line in ax.lines] == [[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "≥ 2"]

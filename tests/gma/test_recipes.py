@@ -83,7 +83,7 @@ def test_the_manual_explains_every_key_and_lists_its_choices():
 
 def test_keys_left_out_of_the_manual_s_recipe_stand_there_with_their_values():
     """A line `# key = value` shows what the recipe resolves to, and every comment with a default tells the true one."""
-    values = load("generated").config.values()
+    values = load("generated").config.model_dump()
     given = tomllib.loads(text_of("generated"))
     for name, entries in manual().items():
         for key, written, _ in entries:

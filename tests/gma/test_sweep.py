@@ -126,6 +126,46 @@ def test_what_depends_on_something_that_changed_is_computed_again(folder, tmp_pa
     assert kept == ([point for point in before if point.system == "two"] if change == "model" else [])
 
 
+def test_a_model_whose_files_are_written_again_is_the_same_model(folder, tmp_path, computed):
+    shutil.copytree(folder, tmp_path / "own")
+    run(tmp_path / "own", tmp_path, "one")
+    before = (tmp_path / "own" / "one" / "model.safetensors").read_bytes()
+    # the order of its metadata is left to chance
+    for _ in range(20):
+        tiny_model.make(tmp_path / "own" / "one", folder / "corpus", seed=0)
+        if (tmp_path / "own" / "one" / "model.safetensors").read_bytes() != before:
+            break
+    run(tmp_path / "own", tmp_path, "one")
+    assert len(computed) == 2
+
+
+def test_gold_links_give_alignment_scores_and_are_part_of_the_text(folder, tmp_path, computed):
+    gold = evaluation.load_gold(folder / "text.align")
+    measured = [
+        sweep.measure(
+            [folder / "one", folder / "whole"],
+            [2.0],
+            tmp_path,
+            Console(quiet=True),
+            source=folder / "text.de",
+            reference=folder / "text.en",
+            gold=links,
+        )
+        for links in (gold, gold, None)
+    ]
+    assert measured[0] == measured[1]
+    assert len(computed) == 4
+    one, whole = measured[0]
+    loaded = model_directory.load(folder / "one")
+    text = evaluation_text.load(loaded, folder / "text.de", folder / "text.en")
+    expected = evaluation.evaluate_alignment(loaded, text, gold, delta=2.0)
+    assert one.position_aer == min(layer.error_rate for layer in expected.by_position)
+    assert one.posterior_aer == min(layer.error_rate for layer in expected.by_posterior)
+    assert one.within == expected.coverage.share
+    assert (whole.position_aer, whole.within) == (None, 1.0)
+    assert all(point.within is None for point in measured[2])
+
+
 def test_points_that_are_left_out_are_counted(folder, tmp_path, computed):
     run(folder, tmp_path, "one", "two")
     said = io.StringIO()
@@ -165,7 +205,7 @@ def test_two_texts_in_one_curve(folder, tmp_path):
     [
         ("{", "not JSON"),
         ("[]", "expected a gma-sweep file"),
-        ('{"format": "gma-sweep", "version": 1, "points": [{"system": "x"}]}', "expected points with"),
+        ('{"format": "gma-sweep", "version": 2, "points": [{"system": "x"}]}', "expected points with"),
     ],
 )
 def test_a_damaged_curve(folder, tmp_path, content, message):
@@ -178,7 +218,8 @@ def test_the_command_and_its_figure(folder, tmp_path, monkeypatch, capsys):
     files = ["--source", folder / "text.de", "--reference", folder / "text.en"]
     models = f"{folder / 'one'},{folder / 'two'}"
     assert tiny_model.command(monkeypatch, "sweep", models, "--delta", "1,2", *files, "--output", tmp_path) == 0
-    printed = capsys.readouterr().out
+    # wherever its lines are broken
+    printed = " ".join(capsys.readouterr().out.split())
     assert "word convention" in printed
     assert "nrefs:1" in printed
     assert json.loads((tmp_path / "curve.json").read_text())["points"][0]["latency_convention"] == "word"

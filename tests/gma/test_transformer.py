@@ -23,13 +23,22 @@ def closed_form(preset: str, source: int, target: int, embeddings: str, policy: 
     outputs = heads if sharing in ("none", "layers") else 1
     predictors = 1 if sharing in ("layers", "all") else 6
     aligners = predictors * (width * width + width * outputs) if policy == "gaussian" else 0
+    if policy == "monotonic":
+        # energies with infinite lookback have a query, a key and a bias of their own
+        aligners = 6 * (2 * (width * width + width) + 1)
     tables = {"separate": source + 2 * target, "target": source + target, "shared": target}[embeddings]
     return encoder + decoder + aligners + tables * width
 
 
 @pytest.mark.parametrize("preset", ["small", "base", "big"])
 @pytest.mark.parametrize("embeddings", ["separate", "target", "shared"])
-@pytest.mark.parametrize(("policy", "sharing"), [*(("gaussian", sharing) for sharing in SHARING), ("offline", "heads")])
+@pytest.mark.parametrize(
+    ("policy", "sharing"),
+    [
+        *(("gaussian", sharing) for sharing in SHARING),
+        *((policy, "heads") for policy in ("wait_k", "monotonic", "offline")),
+    ],
+)
 def test_the_number_of_parameters_is_the_closed_formula(preset, embeddings, policy, sharing):
     options = {"sharing": sharing} if policy == "gaussian" else {}
     source, target = (7700, 7700) if embeddings == "shared" else (17191, 7709)

@@ -46,7 +46,8 @@ _forks.set_forkserver_preload(["tests.gma.tiny_run", "torch.utils.tensorboard"])
 
 def settings(corpus: Path, *more: str) -> list[str]:
     """Overrides of the recipe `generated`; what another policy does not know is left out."""
-    common = [line for line in SETTINGS if "attention.policy=offline" not in more or "attention.delta" not in line]
+    other = any(line.startswith("attention.policy=") for line in more)
+    common = [line for line in SETTINGS if not (other and line.startswith("attention.delta"))]
     return [*common, f"data.folder={corpus}", *more]
 
 

@@ -1,0 +1,32 @@
+"""How late a model is expected to write, as something that can be minimised (Ma et al. 2020, section 3.2)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ExpectedLatency(NamedTuple):
+    """Of every sentence, [B]; in source tokens, and in their square."""
+
+    average: Tensor
+    variance: Tensor
+
+
+def expected_latency(delays: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> ExpectedLatency:
+    """Average lag of the heads together, and how far they are apart, from expected delays g [B, heads, T].
+
+        average   differentiable average lagging of ḡ_i = Σ_h softmax_h(g_hi) g_hi: the late heads count, as one late
+                  head makes all wait
+        variance  mean over i of the variance of g_hi over the heads h: so that no head is left behind
+
+    Rows past a target's length are left out.
+    """
+    row = torch.arange(delays.shape[2], device=delays.device)
+    lengths = target_lengths.clamp(min=1)
+    real = (row < target_lengths[:, None]) / lengths[:, None]  # [B, T], sums to 1
+    together = (delays.softmax(dim=1) * delays).sum(dim=1)  # [B, T]
+    # g'_i = max(g_i, g'_{i−1} + |x|/|y|), so that the lag g'_i − (i−1)·|x|/|y| is a running maximum
+    lag = (together - row * (source_lengths / lengths)[:, None]).cummax(dim=1).values
+    spread = delays.var(dim=1, correction=0)
+    return ExpectedLatency((lag * real).sum(dim=1), (spread * real).sum(dim=1))
