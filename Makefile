@@ -1,17 +1,21 @@
 # make demo       train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make test       the test suite
+# make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
+# make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
 # make sanitize   the kernels under sanitizers
-# All but the last set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
+# make cuda-check the CUDA part with the CUDA build of torch (several GB): built, imported, its error paths; no GPU needed
+# All but the last two set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup demo demo-publish test test-all bench bench-publish sanitize lint format clean
+.PHONY: setup test-setup demo demo-publish reproduce reproduce-publish test test-all bench bench-publish gpu-report sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -19,9 +23,16 @@ setup: $(READY)
 $(READY): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13"
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@test ! -f gma_kernels/_native_missing.txt || { echo "no native backend:"; cat gma_kernels/_native_missing.txt; }
 	touch $(READY)
+
+test-setup: $(TEST_READY)
+
+# what only testing needs, triton among it: 200 MB to download
+$(TEST_READY): $(READY) tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
+	touch $(TEST_READY)
 
 demo: setup
 	$(BIN)/gma demo
@@ -30,22 +41,33 @@ demo: setup
 demo-publish: demo
 	cp runs/demo/attention.png runs/demo/sweep/curve.png docs
 
-test: setup
+# every system and ablation of the paper on the generated corpus; what was cut off goes on
+reproduce: setup
+	$(BIN)/gma reproduce generated --folder runs/reproduce-generated
+
+reproduce-publish: reproduce
+	cp runs/reproduce-generated/reproduction.md runs/reproduce-generated/reproduction-*.png docs
+
+test: test-setup
 	$(BIN)/python -m pytest -m "not slow"
 
 # with SimulEval, whose pinned requirements nobody else should have to meet
-test-all: setup
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test,simuleval]"
+test-all: test-setup
+	$(BIN)/python -m pip install --quiet simuleval==1.1.4
 	$(BIN)/python -m pytest
 
 # a case whose result is wrong fails here and appears in no table
-bench: setup
+bench: test-setup
 	mkdir -p runs/bench
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=runs/bench/results.json --benchmark-columns=median
 	$(BIN)/python benchmarks/report.py runs/bench/results.json
 
 bench-publish: bench
 	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
+
+# writes docs/gpu-report.md, too
+gpu-report: test-setup
+	$(BIN)/python benchmarks/gpu_report.py
 
 # the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
 ifeq ($(origin CXX),default)
@@ -70,13 +92,30 @@ $(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h) Makefile
 	mkdir -p $(FUZZ)
 	$(CXX) $(FUZZ_FLAGS) -c $< -o $@
 
-lint: setup
+# an environment of its own, with the CUDA build of torch: built by nvcc, linked, imported; every error path, or a GPU
+CUDA_VENV := build/cuda-venv
+CUDA_PYTHON := $(CUDA_VENV)/bin/python
+# three equals signs: not the build with +cpu
+CUDA_TORCH := torch===2.13.0
+
+cuda-check:
+	@mkdir -p build
+	@test -x $(CUDA_PYTHON) || test $$(df -Pk build | awk 'NR == 2 {print $$4}') -gt 8000000 || \
+		{ echo "cuda-check needs 8 GB of disk in $(CURDIR)/build, and there are less"; exit 1; }
+	test -x $(CUDA_PYTHON) || $(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_PYTHON) -m pip install --quiet $(CUDA_TORCH) numpy "setuptools>=77" "pybind11>=2.13"
+	@begin=$$(date +%s) && \
+		GMA_CUDA=1 $(CUDA_PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . && \
+		echo "built and installed in $$(($$(date +%s) - begin)) s on $$(nproc) cores"
+	$(CUDA_PYTHON) tests/cuda_installation.py
+
+lint: test-setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: setup
+format: test-setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist runs *.egg-info gma_kernels/*.so gma_kernels/_native_missing.txt
+	rm -rf $(VENV) build dist runs *.egg-info gma_kernels/*.so gma_kernels/_*_missing.txt

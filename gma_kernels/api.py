@@ -57,9 +57,9 @@ def gaussian_attention(
         such an output cannot be resized in place.
     """
     _check_is_tensor("query", query)
-    name = choose_backend(backend, query.device.type)
-    # native's kernels check all tensors themselves, and a decoding step would feel a second time
-    checked_by_kernel = name == "native" and type(query) is Tensor and not torch.compiler.is_compiling()
+    name = choose_backend(backend, query.device.type, query.dtype)
+    # the extension's kernels check all tensors themselves, and a decoding step would feel a second time
+    checked_by_kernel = name in ("native", "cuda") and type(query) is Tensor and not torch.compiler.is_compiling()
     if not checked_by_kernel:
         _check_tensors(query, key, center, width, visible, value)
     try:
@@ -90,7 +90,7 @@ def attention_weights(
     """
     _check_tensors(query, key, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
-    operator = OPERATORS[choose_backend(backend, query.device.type)].weights
+    operator = OPERATORS[choose_backend(backend, query.device.type, query.dtype)].weights
     return call(operator, query, key, center, width, visible, index, scale)
 
 

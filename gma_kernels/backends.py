@@ -1,11 +1,16 @@
 """Which implementations this machine has, and which one a call gets."""
 
 import functools
+import importlib.metadata
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gma_kernels import native
+import torch
+
+from gma_kernels import cuda, native
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -33,11 +38,25 @@ def _native() -> BackendStatus:
 
 
 def _triton() -> BackendStatus:
-    return BackendStatus(False, "not part of this version; use backend='auto'", ("cuda",), DTYPES)
+    if importlib.util.find_spec("triton") is None:
+        return BackendStatus(
+            False, "triton is not installed; on Linux, pip install triton, or use backend='auto'", ("cuda",), DTYPES
+        )
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return BackendStatus(True, "Triton's interpreter, for tests", ("cpu",), DTYPES)
+    if not torch.cuda.is_available():
+        reason = "triton is installed, but torch finds no GPU: install a driver and a build of torch for your GPU"
+        return BackendStatus(False, f"{reason}, or use backend='auto'", ("cuda",), DTYPES)
+    if torch.version.hip is None and torch.cuda.get_device_capability() < (8, 0):
+        given = "{}.{}".format(*torch.cuda.get_device_capability())
+        reason = f"the GPU has compute capability {given}, and Triton serves 8.0 and above; use backend='reference'"
+        return BackendStatus(False, reason, ("cuda",), DTYPES)
+    return BackendStatus(True, f"triton {importlib.metadata.version('triton')}", ("cuda",), DTYPES)
 
 
 def _cuda() -> BackendStatus:
-    return BackendStatus(False, "not part of this version; use backend='auto'", ("cuda",), DTYPES)
+    available, reason = cuda.status()
+    return BackendStatus(available, reason, ("cuda",), DTYPES)
 
 
 PROBES: dict[str, Callable[[], BackendStatus]] = {
@@ -60,10 +79,10 @@ def backends() -> dict[str, BackendStatus]:
     return {name: probe() for name, probe in PROBES.items()}
 
 
-def choose_backend(name: str, device: str) -> str:
-    """The backend that serves a call on tensors of this device type. Raises rather than replace one asked for."""
+def choose_backend(name: str, device: str, dtype: torch.dtype) -> str:
+    """The backend for a call on tensors of this device type and dtype. Raises rather than replace one asked for."""
     if name == "auto":
-        return _automatic(device)
+        return _automatic(device, dtype)
     if not isinstance(name, str) or name not in PROBES:
         raise ValueError(f"backend is {name!r}; expected one of 'auto', {', '.join(map(repr, PROBES))}")
     status = _status(name)
@@ -74,6 +93,11 @@ def choose_backend(name: str, device: str) -> str:
             f"backend '{name}' serves {' and '.join(status.devices)} tensors and was given {device} tensors; "
             "move them, or use backend='auto'"
         )
+    if not _serves(status, dtype):
+        raise BackendUnavailable(
+            f"backend '{name}' serves {', '.join(status.dtypes)} and was given {dtype} tensors; "
+            "convert them, or use backend='auto'"
+        )
     return name
 
 
@@ -81,12 +105,20 @@ def choose_backend(name: str, device: str) -> str:
 choose_backend._dynamo_marked_constant = True
 
 
+def _serves(status: BackendStatus, dtype: torch.dtype) -> bool:
+    # whatever is no operand at all is refused later, by name
+    return dtype is not torch.float64 or "float64" in status.dtypes
+
+
 @functools.cache
-def _automatic(device: str) -> str:
+def _automatic(device: str, dtype: torch.dtype) -> str:
     preferred = PREFERENCE.get(device, ())
+    reasons = []
     for name in preferred:
-        if _status(name).available:
+        status = _status(name)
+        if status.available and _serves(status, dtype):
             return name
-    reasons = "; ".join(f"{name}: {_status(name).reason}" for name in preferred) or "no fused backend serves it"
-    warnings.warn(f"gma_kernels uses the slow 'reference' backend on {device} ({reasons})", stacklevel=4)
+        reasons.append(f"{name}: {'no float64' if status.available else status.reason}")
+    why = "; ".join(reasons) or "no fused backend serves it"
+    warnings.warn(f"gma_kernels uses the slow 'reference' backend on {device} ({why})", stacklevel=4)
     return "reference"

@@ -4,8 +4,8 @@
     {backend}_backward(grad_context, …the inputs…, context, logsumexp, prior, scale, dropout_p) -> five gradients
     {backend}_weights(query, key, center, width, visible, prior, scale) -> weights
 
-`prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. `reference` is registered here;
-the other backends bring kernels for schemas defined here.
+`prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. `reference` is registered here, and
+`triton` by kernels that import it when they are called; the other backends bring kernels for schemas defined here.
 """
 
 from collections.abc import Callable
@@ -186,7 +186,22 @@ def _reference_weights(query, key, center, width, visible, prior, scale):
     return reference.weights(query, key, center, width, visible, PRIORS[prior], scale).contiguous()
 
 
+def _triton_kernel(role: str) -> Callable:
+    def kernel(*arguments):
+        # at the first call, not before: importing triton takes seconds, and many machines have none
+        from gma_kernels import triton
+
+        return getattr(triton, role)(*arguments)
+
+    return kernel
+
+
 define("reference")
 define("native")
+define("triton")
+for role, operator in OPERATORS["triton"]._asdict().items():
+    for device in ("CUDA", "CPU"):
+        library.impl(operator, _triton_kernel(role), device)
+define("cuda")
 for operator, kernel in zip(OPERATORS["reference"], (_reference_forward, _reference_backward, _reference_weights)):
     library.impl(operator, kernel, "CompositeExplicitAutograd")

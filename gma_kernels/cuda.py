@@ -1,0 +1,54 @@
+"""The CUDA backend: whether its kernels are in the compiled extension, and whether they fit this machine."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from gma_kernels.native import extension
+
+REASON_FILE = Path(__file__).with_name("_cuda_missing.txt")
+REMEDY = (
+    "to have it, reinstall where there is a CUDA toolkit, from the source folder: "
+    "GMA_CUDA=1 pip install --no-build-isolation --force-reinstall --no-deps ."
+)
+
+
+def status() -> tuple[bool, str]:
+    """Whether the kernels can be used, and on which devices or why not. Takes no memory on a device."""
+    if extension is None:
+        return False, "the compiled extension is missing, see backend 'native'; install that first"
+    architectures = extension.build_facts()["cuda_architectures"]
+    if not architectures:
+        reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else "it is not in the compiled extension"
+        return False, f"{reason}; {REMEDY}"
+    if torch.version.cuda is None:
+        return False, f"torch {torch.__version__} is a build without CUDA; install one of https://pytorch.org with it"
+    try:
+        devices = extension.cuda_devices()
+    except RuntimeError as error:
+        return False, str(error)
+    for index, (name, *capability) in enumerate(devices):
+        if not fits(tuple(capability), architectures):
+            device = f"cuda:{index} ({name}) has compute capability {capability[0]}.{capability[1]}"
+            return False, f"{device}, and the extension was built for {architectures}; {_unfit_remedy(*capability)}"
+    return True, f"{', '.join(name for name, *_ in devices)}; built for compute capability {architectures}"
+
+
+def _unfit_remedy(major: int, minor: int) -> str:
+    hide = "leave the device out of CUDA_VISIBLE_DEVICES, or use backend='auto'"
+    return hide if major < 8 else f"reinstall with TORCH_CUDA_ARCH_LIST={major}.{minor}, or {hide}"
+
+
+def fits(capability: tuple[int, int], architectures: str) -> bool:
+    """Whether a device runs what was built: machine code of its major version, or PTX, not newer than itself."""
+    for name in architectures.split(";"):
+        major, minor, specific, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name).groups()
+        built = int(major), int(minor)
+        if specific:
+            # code for the features of one version runs on that version alone
+            if capability == built:
+                return True
+        elif built <= capability and (ptx or built[0] == capability[0]):
+            return True
+    return False

@@ -1,0 +1,221 @@
+"""The backward kernels: one over blocks of rows for dquery, dcenter and dwidth, one over blocks of keys for dkey and
+dvalue. Each result is summed up by one program in one order, so two runs give the same bits.
+
+Both compute β_ij = e^(logit_ij − logsumexp_i) anew. With m the dropout,
+
+    dβ_ij = m_ij (dcontext_i · v_j)    ds_ij = β_ij (dβ_ij − Σ_k β_ik dβ_ik)    Σ_k β_ik dβ_ik = dcontext_i · context_i
+
+The last sum is wanted before the walk over the keys, but context_i is rounded, to 16 bits perhaps, and what is wrong
+with it by some ε is wrong with every ds_ij by β_ij ε: too much where a row sees one position and all ds are 0. So the
+first kernel also sums up Σ_j ds_ij, which ought to be 0 and is ε, and what each of its results owes to it (Σ_j β_ij k_j
+for dquery), subtracts that at the end, and hands the corrected sum to the second kernel.
+"""
+
+import triton
+import triton.language as tl
+
+from gma_kernels.triton.forward import exponential, source_bounds
+from gma_kernels.triton.philox import kept
+from gma_kernels.triton.prior import (
+    NONE,
+    as_column,
+    as_row,
+    load_prior,
+    load_visible,
+    log_prior,
+    prior_factors,
+    prior_terms,
+)
+from gma_kernels.triton.tile import load_tile, place, row_offsets, store_tile
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
+def backward_rows_kernel(
+    grad_context, grad_context_strides, context, context_strides,
+    query, query_strides, key, key_strides, value, value_strides,
+    center, center_strides, width, width_strides, visible, visible_strides, seed, logsumexp,
+    grad_query, grad_center, grad_width, row_sums,
+    heads, rows, keys, scale, drop_below, keep_scale,
+    PRIOR: tl.constexpr, DROPOUT: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, HEAD_BLOCK: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """grad_query: dense in [B, T, H, D] memory. grad_center, grad_width, row_sums (Σ_k β_ik dβ_ik): [B, H, T]."""
+    block, index, batch, head = place(tl.cdiv(rows, ROWS), heads)
+    row = block * ROWS + tl.arange(0, ROWS)
+    seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
+    prior, _ = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)
+    q = load_tile(query, query_strides, batch, head, row, rows, HEAD_SIZE, HEAD_BLOCK, False)
+    grad = load_tile(grad_context, grad_context_strides, batch, head, row, rows, VALUE_SIZE, VALUE_BLOCK, False)
+    out = load_tile(context, context_strides, batch, head, row, rows, VALUE_SIZE, VALUE_BLOCK, False)
+    place_of_row = row_offsets(index, row, rows)
+    normaliser = tl.load(logsumexp + place_of_row, mask=row < rows, other=0.0)
+    row_sum = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
+    limit, whole = source_bounds(seen, keys, KEYS)
+    zeros = tl.zeros([ROWS], tl.float32)
+    wide_zeros = tl.zeros([ROWS, HEAD_BLOCK], tl.float32)
+    sums = (wide_zeros, wide_zeros, zeros, zeros, zeros, zeros, zeros)
+    for first in range(0, whole, KEYS):
+        sums = _rows_tile(
+            sums, q, grad, normaliser, row_sum, prior, key, key_strides, value, value_strides, seed,
+            index, batch, head, row, first, limit, seen, scale, drop_below, keep_scale,
+            PRIOR, DROPOUT, HEAD_SIZE, HEAD_BLOCK, VALUE_SIZE, VALUE_BLOCK, KEYS, True,
+        )  # fmt: skip
+    for first in range(whole, limit, KEYS):
+        sums = _rows_tile(
+            sums, q, grad, normaliser, row_sum, prior, key, key_strides, value, value_strides, seed,
+            index, batch, head, row, first, limit, seen, scale, drop_below, keep_scale,
+            PRIOR, DROPOUT, HEAD_SIZE, HEAD_BLOCK, VALUE_SIZE, VALUE_BLOCK, KEYS, False,
+        )  # fmt: skip
+    grad_q, mean_key, excess, by_center, mean_center, by_width, mean_width = sums
+    tl.store(row_sums + place_of_row, row_sum + excess, mask=row < rows)
+    sees = seen > 0
+    grad_q = tl.where(sees[:, None], (grad_q - excess[:, None] * mean_key) * scale, 0.0)
+    store_tile(grad_query, grad_q, batch, head, heads, row, rows, HEAD_SIZE, HEAD_BLOCK)
+    if PRIOR != NONE:
+        center_factor, width_factor = prior_factors(prior, PRIOR)
+        by_center = (by_center - excess * mean_center) * center_factor
+        by_width = (by_width - excess * mean_width) * width_factor
+    tl.store(grad_center + place_of_row, tl.where(sees, by_center, 0.0), mask=row < rows)
+    tl.store(grad_width + place_of_row, tl.where(sees, by_width, 0.0), mask=row < rows)
+
+
+@triton.jit
+def _rows_tile(
+    sums, q, grad, normaliser, row_sum, prior, key, key_strides, value, value_strides, seed,
+    index, batch, head, row, first, limit, seen, scale, drop_below, keep_scale,
+    PRIOR: tl.constexpr, DROPOUT: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr, KEYS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Adds one source tile to the sums over j of ds·k, β·k, ds, and of ds and β times each of the prior's terms."""
+    grad_q, mean_key, excess, by_center, mean_center, by_width, mean_width = sums
+    position = first + tl.arange(0, KEYS)
+    k = load_tile(key, key_strides, batch, head, position, limit, HEAD_SIZE, HEAD_BLOCK, WHOLE)
+    v = load_tile(value, value_strides, batch, head, position, limit, VALUE_SIZE, VALUE_BLOCK, WHOLE)
+    prior_rows = as_column(prior)
+    logarithm = log_prior(prior_rows, position[None, :], PRIOR)
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + logarithm
+    weights = exponential(logits - normaliser[:, None])
+    if not WHOLE:
+        weights = tl.where(position[None, :] < seen[:, None], weights, 0.0)
+    grad_weights = tl.dot(grad, tl.trans(v), input_precision="ieee")
+    if DROPOUT:
+        keep = kept(tl.load(seed), index, row, first, drop_below, KEYS)
+        grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
+    grad_logits = weights * (grad_weights - row_sum[:, None])
+    grad_q = tl.dot(grad_logits.to(k.dtype), k, grad_q, input_precision="ieee")
+    mean_key = tl.dot(weights.to(k.dtype), k, mean_key, input_precision="ieee")
+    excess += tl.sum(grad_logits, 1)
+    if PRIOR != NONE:
+        center_term, width_term = prior_terms(prior_rows, position[None, :], logarithm, PRIOR)
+        by_center += tl.sum(grad_logits * center_term, 1)
+        mean_center += tl.sum(weights * center_term, 1)
+        by_width += tl.sum(grad_logits * width_term, 1)
+        mean_width += tl.sum(weights * width_term, 1)
+    return grad_q, mean_key, excess, by_center, mean_center, by_width, mean_width
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
+def backward_keys_kernel(
+    grad_context, grad_context_strides,
+    query, query_strides, key, key_strides, value, value_strides,
+    center, center_strides, width, width_strides, visible, visible_strides, seed, logsumexp, row_sums,
+    grad_key, grad_value,
+    heads, rows, keys, scale, drop_below, keep_scale,
+    PRIOR: tl.constexpr, DROPOUT: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, HEAD_BLOCK: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SCAN: tl.constexpr,
+):  # fmt: skip
+    """grad_key, grad_value: dense in [B, S, H, ·] memory."""
+    block, index, batch, head = place(tl.cdiv(keys, KEYS), heads)
+    first_key = block * KEYS
+    position = first_key + tl.arange(0, KEYS)
+    begin, whole, end = _row_bounds(visible, visible_strides, batch, head, rows, keys, first_key, ROWS, KEYS, SCAN)
+    # what nobody sees is not read
+    heard = tl.where(begin < end, keys, 0)
+    k = load_tile(key, key_strides, batch, head, position, heard, HEAD_SIZE, HEAD_BLOCK, False)
+    v = load_tile(value, value_strides, batch, head, position, heard, VALUE_SIZE, VALUE_BLOCK, False)
+    sums = (tl.zeros([KEYS, HEAD_BLOCK], tl.float32), tl.zeros([KEYS, VALUE_BLOCK], tl.float32))
+    for first in range(begin, whole, ROWS):
+        sums = _keys_tile(
+            sums, k, v, position, first, grad_context, grad_context_strides, query, query_strides,
+            center, center_strides, width, width_strides, visible, visible_strides, seed, logsumexp, row_sums,
+            index, batch, head, rows, end, keys, first_key, scale, drop_below, keep_scale,
+            PRIOR, DROPOUT, HEAD_SIZE, HEAD_BLOCK, VALUE_SIZE, VALUE_BLOCK, ROWS, KEYS, False,
+        )  # fmt: skip
+    for first in range(whole, end, ROWS):
+        sums = _keys_tile(
+            sums, k, v, position, first, grad_context, grad_context_strides, query, query_strides,
+            center, center_strides, width, width_strides, visible, visible_strides, seed, logsumexp, row_sums,
+            index, batch, head, rows, end, keys, first_key, scale, drop_below, keep_scale,
+            PRIOR, DROPOUT, HEAD_SIZE, HEAD_BLOCK, VALUE_SIZE, VALUE_BLOCK, ROWS, KEYS, True,
+        )  # fmt: skip
+    grad_k, grad_v = sums
+    store_tile(grad_key, grad_k * scale, batch, head, heads, position, keys, HEAD_SIZE, HEAD_BLOCK)
+    store_tile(grad_value, grad_v * keep_scale, batch, head, heads, position, keys, VALUE_SIZE, VALUE_BLOCK)
+
+
+@triton.jit
+def _row_bounds(
+    visible, visible_strides, batch, head, rows, keys, first_key,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SCAN: tl.constexpr,
+):  # fmt: skip
+    """Rows begin … end − 1 hold all that see any key of the block; from `whole` on each of them sees all of it."""
+    first = rows
+    last = -1
+    for start in range(0, rows, SCAN):
+        row = start + tl.arange(0, SCAN)
+        seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
+        first = tl.minimum(first, tl.min(tl.where(seen > first_key, row, rows), 0))
+        last = tl.maximum(last, tl.max(tl.where(seen > first_key, row, -1), 0))
+    needed = tl.minimum(first_key + KEYS, keys)
+    partial = -1
+    for start in range(0, last + 1, SCAN):
+        row = start + tl.arange(0, SCAN)
+        seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
+        partial = tl.maximum(partial, tl.max(tl.where((seen < needed) & (row <= last), row, -1), 0))
+    begin = first // ROWS * ROWS
+    end = last + 1
+    whole = tl.minimum(tl.maximum((partial + ROWS) // ROWS * ROWS, begin), end)
+    return begin, whole, end
+
+
+@triton.jit
+def _keys_tile(
+    sums, k, v, position, first, grad_context, grad_context_strides, query, query_strides,
+    center, center_strides, width, width_strides, visible, visible_strides, seed, logsumexp, row_sums,
+    index, batch, head, rows, end, keys, first_key, scale, drop_below, keep_scale,
+    PRIOR: tl.constexpr, DROPOUT: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Adds what one block of rows gives to (dkey, dvalue) of a source tile. Scores are held transposed: [KEYS, ROWS].
+
+    Rows from `end` on have zeros for query and gradient, and so add nothing.
+    """
+    grad_k, grad_v = sums
+    row = first + tl.arange(0, ROWS)
+    seen = load_visible(visible, visible_strides, batch, head, row, end, keys)
+    prior, _ = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)
+    place_of_row = row_offsets(index, row, rows)
+    normaliser = tl.load(logsumexp + place_of_row, mask=row < end, other=0.0)
+    row_sum = tl.load(row_sums + place_of_row, mask=row < end, other=0.0)
+    q = load_tile(query, query_strides, batch, head, row, end, HEAD_SIZE, HEAD_BLOCK, False)
+    grad = load_tile(grad_context, grad_context_strides, batch, head, row, end, VALUE_SIZE, VALUE_BLOCK, False)
+    logits = tl.dot(k, tl.trans(q), input_precision="ieee") * scale
+    logits += log_prior(as_row(prior), position[:, None], PRIOR)
+    weights = exponential(logits - normaliser[None, :])
+    grad_weights = tl.dot(v, tl.trans(grad), input_precision="ieee")
+    if not WHOLE:
+        sees = position[:, None] < seen[None, :]
+        weights = tl.where(sees, weights, 0.0)
+        # keys and values that no row sees may hold anything
+        grad_weights = tl.where(sees, grad_weights, 0.0)
+    dropped = weights
+    if DROPOUT:
+        keep = tl.trans(kept(tl.load(seed), index, row, first_key, drop_below, KEYS))
+        dropped = tl.where(keep, weights, 0.0)
+        grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
+    grad_v = tl.dot(dropped.to(grad.dtype), grad, grad_v, input_precision="ieee")
+    grad_logits = weights * (grad_weights - row_sum[None, :])
+    grad_k = tl.dot(grad_logits.to(q.dtype), q, grad_k, input_precision="ieee")
+    return grad_k, grad_v

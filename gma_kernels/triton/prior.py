@@ -1,0 +1,123 @@
+"""The log-priors and their derivatives inside Triton kernels: the definition of csrc/prior.h.
+
+Gaussian and laplace are taken relative to their value at the peak, the visible position j₀ nearest the center. With
+t = j − j₀ and d = j₀ − center the logarithm is 0 at the peak and never positive.
+"""
+
+import triton
+import triton.language as tl
+
+# indices into gma_kernels.reference.PRIORS
+GAUSSIAN = tl.constexpr(0)
+LAPLACE = tl.constexpr(1)
+LINEAR = tl.constexpr(2)
+NONE = tl.constexpr(3)
+
+SQRT_2 = tl.constexpr(1.4142135623730951)
+NARROWEST = tl.constexpr(2.0**-40)
+FARTHEST = tl.constexpr(2.0**80)
+LINEAR_FLOOR = tl.constexpr(2.0**-10)
+# a weight of 0 must not meet an infinite logarithm
+LOWEST = tl.constexpr(-1e30)
+
+
+@triton.jit
+def load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR: tl.constexpr):
+    """What the prior needs of each row, and whether its center and width are numbers a row may have.
+
+    row, seen: [R]. Rows that see nothing are not looked at. Returns ((peak, offset, width, 1/width), sound), all [R].
+    """
+    if PRIOR == NONE:
+        unused = tl.full(seen.shape, 1.0, tl.float32)
+        return (seen, unused, unused, unused), seen == seen
+    c = tl.load(_row_pointers(center, center_strides, batch, head, row), mask=seen > 0, other=1.0)
+    w = tl.load(_row_pointers(width, width_strides, batch, head, row), mask=seen > 0, other=1.0)
+    sound = (tl.abs(c) < float("inf")) & (w > 0) & (w < float("inf"))
+    last = tl.maximum(seen, 1)
+    nearest = tl.minimum(tl.maximum(c, 1.0), last.to(tl.float32))
+    peak = tl.minimum(tl.floor(nearest + 0.5).to(tl.int32), last)
+    w = tl.maximum(w, NARROWEST)
+    limit = w * FARTHEST
+    offset = tl.minimum(tl.maximum(peak.to(tl.float32) - c, -limit), limit)
+    return (peak, offset, w, 1.0 / w), sound
+
+
+@triton.jit
+def _row_pointers(base, strides, batch, head, row):
+    """[R] pointers into a [B, 1 or H, T] tensor; 64-bit."""
+    return base + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1] + row.to(tl.int64) * strides[2]
+
+
+@triton.jit
+def load_visible(visible, strides, batch, head, row, rows, keys):
+    """How many positions each row sees, at most `keys`; 0 or less for none. Rows past the last see nothing. [R]"""
+    seen = tl.load(_row_pointers(visible, strides, batch, head, row), mask=row < rows, other=0)
+    return tl.minimum(seen, keys)
+
+
+@triton.jit
+def as_column(prior):
+    """The prior of rows that run down a [R, S] tile."""
+    return prior[0][:, None], prior[1][:, None], prior[2][:, None], prior[3][:, None]
+
+
+@triton.jit
+def as_row(prior):
+    """The prior of rows that run along a [S, R] tile."""
+    return prior[0][None, :], prior[1][None, :], prior[2][None, :], prior[3][None, :]
+
+
+@triton.jit
+def log_prior(prior, key, PRIOR: tl.constexpr):
+    """Logarithm of the prior of the 0-based positions `key`. `prior` and `key` broadcast together to a tile."""
+    peak, d, width, a = prior
+    t = (key + 1 - peak).to(tl.float32)
+    if PRIOR == GAUSSIAN:
+        return (t * a) * ((t * -0.5 - d) * a)
+    elif PRIOR == LAPLACE:
+        outward = t * tl.where(d < 0, -1.0, 1.0)
+        inward = -outward - 2.0 * tl.abs(d)
+        return tl.maximum(outward, inward) * (a * -SQRT_2)
+    elif PRIOR == LINEAR:
+        height = (width - tl.abs(t + d) * 0.5) * a
+        return tl.log(tl.maximum(height, LINEAR_FLOOR))
+    else:
+        return tl.zeros_like(t)
+
+
+@triton.jit
+def prior_terms(prior, key, logarithm, PRIOR: tl.constexpr):
+    """What the derivatives by center and by width need of every position; terms constant in j are dropped.
+
+    The sums over j of ds_ij times these are multiplied with `prior_factors`. Not for NONE.
+    """
+    peak, d, width, a = prior
+    t = (key + 1 - peak).to(tl.float32)
+    z = t + d
+    if PRIOR == LINEAR:
+        distance = tl.abs(z)
+        rest = width - distance * 0.5
+        slope = tl.where(rest * a > LINEAR_FLOOR, 0.5 / rest, 0.0)
+        return slope * _sign(z), slope * distance
+    elif PRIOR == LAPLACE:
+        return _sign(z) - _sign(d), tl.maximum(logarithm, LOWEST)
+    else:
+        return t, tl.maximum(logarithm, LOWEST)
+
+
+@triton.jit
+def prior_factors(prior, PRIOR: tl.constexpr):
+    """What the sums of `prior_terms` are multiplied with, by center and by width. A clamped width has no derivative."""
+    a = prior[3]
+    free = tl.where(prior[2] > NARROWEST, a, 0.0)
+    if PRIOR == GAUSSIAN:
+        return a * a, free * -2.0
+    elif PRIOR == LAPLACE:
+        return a * SQRT_2, -free
+    else:
+        return tl.full(a.shape, 1.0, tl.float32), free
+
+
+@triton.jit
+def _sign(x):
+    return tl.where(x > 0, 1.0, 0.0) - tl.where(x < 0, 1.0, 0.0)

@@ -1,0 +1,81 @@
+"""Tile sizes, warps and pipeline stages for every kernel and shape: a fixed choice, or the fastest of a short list.
+
+With the environment variable GMA_TRITON_AUTOTUNE=1 the first call of each kind runs every tile of its list and keeps
+the fastest for this process. That synchronises with the GPU, and since sums run in another order with another tile, it
+gives up that two processes give the same bits; so it is off unless asked for.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import triton
+
+SMALLEST_BLOCK = 16  # of a matrix product's operands
+LARGEST_BUCKET = 128
+
+
+class Tile(NamedTuple):
+    """What one program works on at a time, and how it is compiled."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# (kernel, columns of the wider head, padded to a power of two; 16-bit?) -> tiles for long sequences. The first is the
+# fixed choice: no spills for D = 64 and 128 in 16 bits, and within the shared memory of every part
+CHOICES: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
+    ("forward", 64, True): (Tile(64, 32, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+    ("forward", 128, True): (Tile(64, 32, 8, 2), Tile(128, 32, 8, 2), Tile(128, 64, 8, 2)),
+    ("forward", 256, True): (Tile(64, 32, 8, 2), Tile(64, 64, 8, 1)),
+    ("forward", 64, False): (Tile(64, 32, 8, 2), Tile(32, 32, 4, 2)),
+    ("forward", 128, False): (Tile(32, 32, 8, 2), Tile(64, 32, 8, 1)),
+    ("forward", 256, False): (Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
+    ("backward_rows", 64, True): (Tile(32, 32, 4, 2), Tile(64, 32, 4, 2)),
+    ("backward_rows", 128, True): (Tile(32, 32, 8, 2), Tile(16, 32, 4, 2)),
+    ("backward_rows", 256, True): (Tile(32, 32, 8, 1), Tile(16, 32, 8, 1)),
+    ("backward_rows", 64, False): (Tile(32, 32, 8, 1), Tile(64, 32, 8, 1)),
+    ("backward_rows", 128, False): (Tile(32, 16, 8, 1), Tile(16, 32, 8, 1)),
+    ("backward_rows", 256, False): (Tile(16, 16, 8, 1),),
+    ("backward_keys", 64, True): (Tile(32, 32, 4, 1), Tile(32, 64, 4, 2)),
+    ("backward_keys", 128, True): (Tile(32, 32, 8, 2), Tile(32, 64, 8, 2)),
+    ("backward_keys", 256, True): (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
+    ("backward_keys", 64, False): (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
+    ("backward_keys", 128, False): (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
+    ("backward_keys", 256, False): (Tile(16, 16, 8, 1),),
+}
+# the kernel of the weights walks over the source as the forward does
+CHOICES |= {("weights", *kind): found for (kernel, *kind), found in CHOICES.items() if kernel == "forward"}
+# with dropout, whose generator wants registers, where the above would spill
+WITH_DROPOUT: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
+    ("backward_rows", 128, True): (Tile(16, 64, 8, 2), Tile(16, 32, 8, 2)),
+}
+_fastest: dict[tuple, Tile] = {}
+
+
+def padded(size: int) -> int:
+    """A head's columns in a tile."""
+    return max(triton.next_power_of_2(size), SMALLEST_BLOCK)
+
+
+def bucket(rows: int) -> int:
+    """T rounded up to what tells tiles apart."""
+    return min(max(triton.next_power_of_2(rows), SMALLEST_BLOCK), LARGEST_BUCKET)
+
+
+def candidates(kernel: str, columns: int, element_bytes: int, rows: int, dropout: bool) -> tuple[Tile, ...]:
+    """Tiles to choose from, the fixed choice first, none with more rows than there are. columns: see `padded`."""
+    key = (kernel, max(columns, 64), element_bytes == 2)
+    found = WITH_DROPOUT.get(key, CHOICES[key]) if dropout else CHOICES[key]
+    return tuple(dict.fromkeys(tile._replace(rows=min(tile.rows, bucket(rows))) for tile in found))
+
+
+def choose(key: tuple, tiles: tuple[Tile, ...], run: Callable[[Tile], None]) -> Tile:
+    """The tile to use. `run` launches with a given one; it is called only when tuning."""
+    if len(tiles) == 1 or os.environ.get("GMA_TRITON_AUTOTUNE") != "1":
+        return tiles[0]
+    if key not in _fastest:
+        _fastest[key] = min(tiles, key=lambda tile: triton.testing.do_bench(lambda: run(tile)))
+    return _fastest[key]
