@@ -34,12 +34,13 @@ struct ForwardParams {
   uint32_t drop_below;
   double keep_scale;
   uint64_t seed;
+  const uint64_t* seed_pointer;  // CUDA only: if not null, the seed is read here, on the device
 
   View<const void> query, key, value;    // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
   View<const void> center, width;        // [B, H, T], float64 for float64, else float32
   View<const int32_t> visible;           // [B, H, T]
   View<void> context;                    // [B, H, T, Dv]; not used by the backward, which computes rows anew
-  View<void> logsumexp;                  // [B, H, T], of center's type; nor is this
+  View<void> logsumexp;                  // [B, H, T], of center's type; read by the backward on CUDA only
 };
 
 struct BackwardParams : ForwardParams {

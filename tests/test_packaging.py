@@ -1,6 +1,7 @@
 """A source distribution and a wheel install into an empty environment and work there."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -37,8 +38,8 @@ def distributions(tmp_path_factory) -> tuple[Path, Path]:
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 
-def wheel_without_native(folder: Path, **environment) -> Path:
-    """A wheel built under conditions in which the extension cannot be, unpacked."""
+def unpacked_wheel(folder: Path, **environment) -> Path:
+    """A wheel built under these conditions, unpacked."""
     run(
         sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, ROOT,
         **environment,
@@ -64,9 +65,16 @@ print(status.reason)
 def test_source_distribution_holds_the_kernels(distributions):
     with tarfile.open(distributions[0]) as archive:
         names = archive.getnames()
-    for suffix in ("csrc/prior.h", "csrc/binding.cpp", "gma_kernels/py.typed", "gma/py.typed", "LICENSE"):
+    kernels = ("csrc/prior.h", "csrc/binding.cpp", "csrc/cuda/launch.h", "csrc/cuda/device.cu")
+    for suffix in (*kernels, "gma_kernels/py.typed", "gma/py.typed", "LICENSE"):
         assert any(name.endswith(suffix) for name in names), suffix
-    assert not any(name.endswith((".so", "_native_missing.txt")) for name in names)
+    assert not any(name.endswith((".so", "_missing.txt")) for name in names)
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch is a CUDA build: the wheel may have the CUDA part")
+def test_a_wheel_built_with_a_torch_without_cuda_says_so(distributions):
+    wheel = zipfile.ZipFile(distributions[1])
+    assert wheel.read("gma_kernels/_cuda_missing.txt") == b"torch was a build without CUDA at installation\n"
 
 
 def test_wheel_runs_the_example_in_an_empty_environment(distributions, tmp_path):
@@ -86,11 +94,22 @@ def test_wheel_runs_the_example_in_an_empty_environment(distributions, tmp_path)
 def test_installing_without_a_compiler(tmp_path):
     empty = tmp_path / "bin"
     empty.mkdir()
-    unpacked = wheel_without_native(tmp_path, PATH=str(empty), CXX="")
+    unpacked = unpacked_wheel(tmp_path, PATH=str(empty), CXX="")
     assert "no C++ compiler was found" in native_reason(unpacked)
 
 
 def test_leaving_the_extension_out(tmp_path):
-    reason = native_reason(wheel_without_native(tmp_path, GMA_BUILD_NATIVE="0"))
+    reason = native_reason(unpacked_wheel(tmp_path, GMA_BUILD_NATIVE="0"))
     assert "GMA_BUILD_NATIVE=0" in reason
     assert "--no-build-isolation" in reason
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_a_wheel_with_the_cuda_part_runs_the_cpu_path_where_torch_has_no_cuda(tmp_path):
+    unpacked = unpacked_wheel(tmp_path, GMA_CUDA="1", TORCH_CUDA_ARCH_LIST="8.0")
+    assert not (unpacked / "gma_kernels" / "_cuda_missing.txt").exists()
+    output = run(sys.executable, ROOT / "tests" / "cuda_installation.py", PYTHONPATH=str(unpacked))
+    assert output.startswith(str(unpacked))
+    assert "forward, backward, weights registered; built for compute capability 8.0" in output
+    assert "agree with the reference" in output

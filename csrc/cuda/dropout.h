@@ -1,0 +1,83 @@
+// Which weights dropout keeps. One run of the generator decides four neighbouring keys of a row; lanes that hold parts
+// of the same four share it.
+#pragma once
+
+#include "../philox.h"
+#include "arguments.h"
+
+namespace gma {
+namespace cuda {
+
+struct Dropout {
+  bool on;
+  uint32_t drop_below;
+  uint64_t seed;
+  uint64_t flat_head;
+};
+
+GMA_DEVICE Dropout make_dropout(const Call& call, const Place& place) {
+  const bool on = call.drop_below > 0;
+  const uint64_t seed = on && call.seed_pointer != nullptr ? *call.seed_pointer : call.seed;
+  return {on, call.drop_below, seed, static_cast<uint64_t>(place.flat_head)};
+}
+
+// Bit i: whether key 4 * quad + i of a row is kept.
+GMA_DEVICE uint32_t kept_of_four(const Dropout& dropout, int row, int quad) {
+  uint64_t words[4] = {static_cast<uint64_t>(quad), static_cast<uint64_t>(row), dropout.flat_head, 0};
+  philox(words, dropout.seed);
+  uint32_t kept = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) kept |= (words[i] >= dropout.drop_below ? 1u : 0u) << i;
+  return kept;
+}
+
+// For 16 rows from `row` on by 8 keys from `key` on: bit i is for element i of the lane's fragment.
+GMA_DEVICE uint32_t kept_by_rows(const Dropout& dropout, int row, int key) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  // of two neighbours, who need the same fours of rows g and g + 8, each computes one
+  const bool odd = t % 2 == 1;
+  const uint32_t mine = kept_of_four(dropout, row + g + (odd ? 8 : 0), key / 4 + t / 2);
+  const uint32_t other = __shfl_xor_sync(whole_warp, mine, 1);
+  const uint32_t upper = odd ? other : mine, lower = odd ? mine : other;
+  const int shift = odd ? 2 : 0;
+  return (upper >> shift & 3) | (lower >> shift & 3) << 2;
+}
+
+// For 16 keys from `key` on by 8 rows from `row` on: bit i is for element i of the lane's fragment.
+GMA_DEVICE uint32_t kept_by_keys(const Dropout& dropout, int key, int row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  // four lanes hold keys of one four, each of them in 2 rows and twice: each lane computes one of the four
+  const int own = g % 4;
+  const uint32_t mine = kept_of_four(dropout, row + 2 * t + own % 2, key / 4 + g / 4 + own / 2 * 2);
+  uint32_t kept = 0;
+#pragma unroll
+  for (int element = 0; element < 4; ++element) {
+    const int owner = (g - own + element) * 4 + t;
+    kept |= (__shfl_sync(whole_warp, mine, owner) >> own & 1) << element;
+  }
+  return kept;
+}
+
+// For a fragment of `tiles` times 8 columns: bit 4 n + i is for element [n][i]. Not unrolled, the generator is long;
+// best asked for while the fragment is not yet in registers.
+template <int tiles, class Kept>
+GMA_DEVICE uint32_t kept_in_fragment(const Dropout& dropout, const Kept& kept_of_tile) {
+  static_assert(tiles <= 8);
+  if (!dropout.on) return ~uint32_t(0);
+  uint32_t kept = 0;
+#pragma unroll 1
+  for (int n = 0; n < tiles; ++n) kept |= kept_of_tile(n) << 4 * n;
+  return kept;
+}
+
+// Sets what is not kept to 0, and multiplies the rest with keep_scale.
+template <int tiles>
+GMA_DEVICE void drop(float (&x)[tiles][4], uint32_t kept, float keep_scale) {
+#pragma unroll
+  for (int n = 0; n < tiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] * keep_scale : 0;
+}
+
+}  // namespace cuda
+}  // namespace gma
