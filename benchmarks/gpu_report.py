@@ -3,10 +3,9 @@
 python benchmarks/gpu_report.py
 """
 
-import importlib.util
-import shutil
 from pathlib import Path
 
+import cuda_resources
 import torch
 import triton
 import triton_resources
@@ -47,13 +46,15 @@ which the L2 cache will often hold.
 """
 
 
-def resources() -> list[Resources]:
+def resources(console: Console) -> list[Resources]:
     found = triton_resources.rows()
-    if importlib.util.find_spec("cuda_resources") and shutil.which("nvcc"):
-        import cuda_resources
-
-        found += cuda_resources.rows()
-    return found
+    build = cuda_resources.setup_script()
+    try:
+        build.find_nvcc()
+    except build.CudaUnavailable as error:
+        console.print(f"The CUDA kernels are left out: {error}")
+        return found
+    return found + cuda_resources.rows()
 
 
 def cells(row: Resources) -> tuple[str, ...]:
@@ -94,7 +95,7 @@ def main() -> None:
     console.print(
         "Nothing in this report ran on a GPU: kernels are compiled, and what they take is read from the result."
     )
-    found = resources()
+    found = resources(console)
     table = Table(*COLUMNS)
     for row in found:
         table.add_row(*cells(row))

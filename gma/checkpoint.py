@@ -9,12 +9,13 @@ from torch import Tensor
 
 from gma import atomic_file, tensor_file
 from gma.tensor_file import DamagedFile
+from gma.user_error import UserError
 
 NAME = re.compile(r"update-(\d{8,})\.safetensors")
 DAMAGED = ".damaged"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """No checkpoint that can be used, or one that cannot be written; the message says what to do."""
 
 

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import gma_kernels
+from gma.user_error import UserError
 
 if TYPE_CHECKING:
     from gma.training import Outcome
@@ -447,58 +448,10 @@ def _print_paths(paths: list[Path]) -> None:
         console.print(f"figure: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _expected_errors() -> tuple[type[Exception], ...]:
-    from gma.checkpoint import CheckpointError
-    from gma.config import ConfigError
-    from gma.cross_attention import LatencyError
-    from gma.download import DownloadError
-    from gma.evaluation import EvaluationError
-    from gma.fetch import FetchError
-    from gma.model_directory import ModelDirectoryError
-    from gma.parallel_text import TextError
-    from gma.plot_command import PlotError
-    from gma.prepare import PrepareError
-    from gma.run import RunError
-    from gma.segmenter import SegmenterError
-    from gma.sweep import SweepError
-    from gma.systems import UnknownSystem
-    from gma.tensor_file import DamagedFile
-    from gma.token_file import CorpusError
-    from gma.tokenizer import TokenizerError
-    from gma.training import TrainingError
-    from gma.translate import TranslateError
-
-    return (
-        gma_kernels.BackendUnavailable,
-        CheckpointError,
-        ConfigError,
-        CorpusError,
-        DamagedFile,
-        DownloadError,
-        EvaluationError,
-        FetchError,
-        LatencyError,
-        ModelDirectoryError,
-        PlotError,
-        PrepareError,
-        RunError,
-        SegmenterError,
-        SweepError,
-        TextError,
-        TokenizerError,
-        TrainingError,
-        TranslateError,
-        UnknownSystem,
-    )
-
-
 def main() -> None:
     try:
         app()
-    except Exception as error:
-        # asked for here only: naming these classes imports nearly everything
-        if not isinstance(error, _expected_errors()):
-            raise
+    except (UserError, gma_kernels.BackendUnavailable) as error:
         # the message says all there is to say; a traceback would bury it
         print(error, file=sys.stderr)
         sys.exit(2)

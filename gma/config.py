@@ -25,6 +25,7 @@ from gma.settings import (
     TrainingSettings,
 )
 from gma.toml_text import toml_value
+from gma.user_error import UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +56,7 @@ GOVERNED = {
 }
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError, ValueError):
     """Says which key is wrong, what came and from where, what was expected, and what to do."""
 
 

@@ -17,11 +17,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from gma import atomic_file, tatoeba
 from gma.checksum import sha256_of
 from gma.fetch import fetch
+from gma.user_error import UserError
 
 CHECKSUMS = "checksums.json"
 
 
-class DownloadError(ValueError):
+class DownloadError(UserError, ValueError):
     """A corpus could not be made ready; the message says which file, why, and what to do."""
 
 

@@ -26,13 +26,14 @@ from gma.metrics import (
 from gma.model_directory import Loaded
 from gma.segmentation import can_force
 from gma.translate import Translation, translate
+from gma.user_error import UserError
 
 # a calm speaker's; turns seconds of computing into words of delay
 WORDS_PER_SECOND = 2.5
 SLOTS = 64
 
 
-class EvaluationError(ValueError):
+class EvaluationError(UserError, ValueError):
     """What was asked for cannot be evaluated; the message says why and what to do."""
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from gma import atomic_file
 from gma.checksum import sha256_of
+from gma.user_error import UserError
 
 BLOCK = 1 << 18
 TIMEOUT = 60
@@ -27,7 +28,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 Report = Callable[[int, int | None], object]
 
 
-class FetchError(OSError):
+class FetchError(UserError, OSError):
     """A file could not be had; the message names its address, what happened and what to do."""
 
 

@@ -273,6 +273,8 @@ class IncrementalBatch:
 
     def _source(self, index: int, rows: "Rows") -> Source:
         cache, longest = self._cross_caches[index], max(sentence.arrived for sentence in rows.sentences)
+        # a policy may look before anything has arrived
+        cache.reserve(self._slots, 0)
         return Source(rows.source_length, rows.arrived, lambda part: rows.of(cache.parts[part][:, :longest]))
 
     def _align(self, index: int, rows: "Rows", query: Tensor) -> Alignment:

@@ -11,11 +11,12 @@ from pathlib import Path
 from gma.atomic_file import replace_text
 from gma.metrics.latency import CorpusLatency, corpus_latency
 from gma.metrics.quality import QualityScore, bleu, chrf
+from gma.user_error import UserError
 
 REQUIRED = ("index", "prediction", "delays", "reference", "source_length")
 
 
-class InstanceError(ValueError):
+class InstanceError(UserError, ValueError):
     """A log that cannot be scored; the message says where and why."""
 
 

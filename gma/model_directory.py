@@ -18,6 +18,7 @@ from gma.config import Config, ConfigError
 from gma.segmentation import translate_by_units
 from gma.tokenizer import Tokenizer, TokenizerError
 from gma.transformer import Transformer
+from gma.user_error import UserError
 
 CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
 # in training.json, of a model that translates by meaning units: how its segmenter was made
@@ -26,7 +27,7 @@ UNITS = "meaning_units"
 SIMULEVAL, SIMULEVAL_TEXT = "main.yaml", "agent_class: gma.simuleval_agent.GMAAgent\nmodel: .\n"
 
 
-class ModelDirectoryError(ValueError):
+class ModelDirectoryError(UserError, ValueError):
     """A folder that holds no usable model; the message names the file and the reason."""
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from gma.user_error import UserError
+
 # a longer line is no sentence, and would have to be held in memory
 LONGEST_LINE = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class TextError(ValueError):
+class TextError(UserError, ValueError):
     """Parallel text cannot be used; the message names file and line and what to do."""
 
 

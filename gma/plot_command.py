@@ -11,12 +11,13 @@ from gma.model_directory import Loaded
 from gma.plotting import CurvePoint
 from gma.tokenizer import EOS, SPECIALS, Vocabulary
 from gma.translate import translate
+from gma.user_error import UserError
 
 # sentences whose steps are counted: more change the picture no further
 STEP_SENTENCES = 1000
 
 
-class PlotError(ValueError):
+class PlotError(UserError, ValueError):
     """A figure that cannot be drawn; the message says why and what to do."""
 
 
@@ -129,9 +130,7 @@ def token_labels(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[str]:
 
 
 def _check_positions(loaded: Loaded, model: Path) -> None:
-    settings = loaded.config.attention
-    if settings.policy != "gaussian" or settings.positions != "incremental":
-        raise PlotError(
-            f"{model} has policy {settings.policy!r} and positions {settings.positions!r}; steps are taken by "
-            "'gaussian' with 'incremental' positions only"
-        )
+    policy, positions = loaded.model.policy.name, loaded.config.attention.positions
+    if policy != "gaussian" or positions != "incremental":
+        has = f"policy {policy!r}" if policy != "gaussian" else f"positions {positions!r}"
+        raise PlotError(f"{model} has {has}; steps are taken by 'gaussian' with 'incremental' positions only")

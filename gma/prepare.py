@@ -24,6 +24,7 @@ from gma.config import DataSettings
 from gma.parallel_text import ParallelText
 from gma.token_file import FORMAT, MANIFEST, SIDES, TOKENIZER, VERSION, TokenFileWriter
 from gma.tokenizer import BpeVocabulary, TextRules, Tokenizer, WordVocabulary
+from gma.user_error import UserError
 from gma.word_counts import WordCounts
 
 SPLITS = ("train", "valid", "test")
@@ -33,7 +34,7 @@ COUNTED_WORDS = {"bpe": 1 << 17, "word": 1 << 20}
 PARTIAL = ".partial-"
 
 
-class PrepareError(ValueError):
+class PrepareError(UserError, ValueError):
     """The settings and the text give no corpus; the message says why and what to do."""
 
 

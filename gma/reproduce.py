@@ -1,6 +1,7 @@
 """The work behind `gma reproduce`: every system of the paper trained, swept and compared. What was cut off goes on."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -63,8 +64,8 @@ def reproduce(
     """
     work = Reproduction(recipe, folder, console, overrides)
     chosen = systems.choose(work.plan, names, group)
-    # a wrong override is found before anything is trained
-    for system in chosen:
+    # a wrong override is found before anything is trained; what is shared is read from models not chosen, too
+    for system in work.plan:
         for model in system.models:
             work.config_of(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ class Reproduction:
         comparisons, unmatched = self._compare(rows)
         return Results(
             recipe=self.recipe,
-            command=" ".join(["gma reproduce", self.recipe, "--folder", str(self.folder), *self.overrides]),
+            command=shlex.join(["gma", "reproduce", self.recipe, "--folder", str(self.folder), *self.overrides]),
             config=self.config_of(self.plan[0].models[0]),
             rows=tuple(rows),
             comparisons=tuple(comparisons),
@@ -220,17 +221,19 @@ class Times:
 
     def __init__(self, path: Path):
         self.path = path
-        self.spent: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.spent: dict[str, dict[str, float | None]] = (
+            json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        )
 
     def finished(self) -> dict[str, dict[str, float]]:
         """Model → seconds by the clock (`wall`) and of all processors (`cpu`)."""
-        return {name: seconds for name, seconds in self.spent.items() if seconds["goal"]}
+        return {name: seconds for name, seconds in self.spent.items() if seconds["goal"] is not None}
 
     @contextmanager
     def of(self, name: str, goal: int) -> Iterator[None]:
         """Add the time spent inside, unless `goal` updates were finished before: to find that out is not counted."""
         wall, cpu = time.monotonic(), time.process_time()
-        before = self.spent.get(name, {"wall": 0.0, "cpu": 0.0, "goal": 0})
+        before = self.spent.get(name, {"wall": 0.0, "cpu": 0.0, "goal": None})
         reached = before["goal"]
         try:
             yield

@@ -283,13 +283,17 @@ def models(results: Results) -> ReportTable:
 
 
 def similar_lag(results: Results) -> list[Row]:
-    """Of every system that does not wait for everything, the row whose AL is nearest to wait-k's middle one."""
+    """Of every system that does not wait for everything, the row whose AL is nearest to wait-k's middle one.
+
+    A row without a written word, as of a model that failed, has no steps and is left out.
+    """
     middle = results.of(WAIT_K)
     if not middle:
         return []
     lag = middle[len(middle) // 2].point.al
-    moving = [system for system in results.group("systems") if system.symbol]
-    return [min(results.of(system.name), key=lambda row: abs(row.point.al - lag)) for system in moving]
+    moving = [results.of(system.name) for system in results.group("systems") if system.symbol]
+    wrote = [[row for row in rows if row.point.empty < row.point.sentences] for rows in moving]
+    return [min(rows, key=lambda row: abs(row.point.al - lag)) for rows in wrote if rows]
 
 
 def steps_of(row: Row) -> StepSizes:
@@ -413,5 +417,6 @@ def _step_cells(sizes: StepSizes) -> tuple[str, ...]:
 
 
 def _minutes(results: Results, *names: str) -> list[str]:
-    """By the clock, and of all processors."""
-    return [f"{sum(results.times[name][kind] for name in names) / 60:.1f}" for kind in ("wall", "cpu")]
+    """By the clock, and of all processors; nothing where a kill has left no record."""
+    spent = [results.times[name] for name in names if name in results.times]
+    return [f"{sum(seconds[kind] for seconds in spent) / 60:.1f}" if spent else NOTHING for kind in ("wall", "cpu")]

@@ -17,6 +17,7 @@ from gma.distributed import World
 from gma.history import HISTORY
 from gma.token_file import MANIFEST, PreparedCorpus
 from gma.training import CHECKPOINTS, Outcome, State, Trainer
+from gma.user_error import UserError
 
 # where a corpus lies does not change it
 PLACES = {"folder", "root"}
@@ -38,7 +39,7 @@ FREE = {
 }
 
 
-class RunError(RuntimeError):
+class RunError(UserError, RuntimeError):
     """The folder cannot be trained in; the message says why and what to do."""
 
 

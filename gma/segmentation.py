@@ -26,7 +26,7 @@ class MeaningUnits(OfflineCrossAttention):
     """Plain attention to the whole source, of which no more has been heard than a unit ends with."""
 
     name: ClassVar = "meaning_units"
-    summary: ClassVar = "MU: wait until a meaning unit ends, by a classifier's score of θ or more"
+    summary: ClassVar = "MU: wait until a meaning unit ends, by a classifier's score of θ; made by `gma segment`"
     latency_symbol: ClassVar = "θ"
     usual_latencies: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
 

@@ -14,6 +14,7 @@ from gma import tensor_file
 from gma.delays import pieces_per_word
 from gma.tokenizer import PAD, Vocabulary
 from gma.transformer import Transformer
+from gma.user_error import UserError
 
 SEGMENTER = "segmenter.safetensors"
 HIDDEN = 256
@@ -24,7 +25,7 @@ SENTENCES = 64
 EPOCHS, BATCH, RATE, WEIGHT_DECAY = 20, 256, 1e-3, 1e-2
 
 
-class SegmenterError(ValueError):
+class SegmenterError(UserError, ValueError):
     """A segmenter that cannot be made or used; the message says why and what to do."""
 
 

@@ -31,12 +31,13 @@ from gma.model_directory import Loaded
 from gma.search import LONG_SOURCE, Hypothesis
 from gma.segmentation import open_batch
 from gma.tokenizer import EOS, Vocabulary
+from gma.user_error import UserError
 
 # source tokens for a translator with one stream at a time, whose buffers nobody else shares
 LONGEST_ALONE = 1 << 16
 
 
-class StreamError(ValueError):
+class StreamError(UserError, ValueError):
     """A stream was used in a way that cannot be; it is as it was before."""
 
 

@@ -22,12 +22,13 @@ from gma.evaluation_text import EvaluationText
 from gma.instances import write_instances
 from gma.metrics import GoldLinks
 from gma.segmenter import SEGMENTER
+from gma.user_error import UserError
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
 FORMAT, VERSION = "gma-sweep", 2
 
 
-class SweepError(ValueError):
+class SweepError(UserError, ValueError):
     """A sweep that cannot be made or gone on with; the message says why and what to do."""
 
 

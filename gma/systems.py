@@ -6,13 +6,15 @@ All systems of a recipe have the same size, the same encoder and the same number
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gma.user_error import UserError
+
 GROUPS = ("systems", "ablations")
 # of the system that the others are compared with at equal lag, and of the one it is compared with
 GMA, WAIT_K = "gma", "wait-k"
 REFERENCE = "ablation-gma"
 
 
-class UnknownSystem(ValueError):
+class UnknownSystem(UserError, ValueError):
     """A system, or a recipe, that nothing is planned for; the message says what there is."""
 
 

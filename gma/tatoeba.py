@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 from gma import atomic_file
+from gma.user_error import UserError
 
 ARCHIVE, MEMBER = "deu-eng.zip", "deu.txt"
 # of a hundred English sentences, one for each of these, the rest for training
@@ -17,7 +18,7 @@ HELD_OUT = ("test", "valid")
 SPLITS = ("train", *HELD_OUT)
 
 
-class TatoebaError(ValueError):
+class TatoebaError(UserError, ValueError):
     """A file that is not what it should be; the message says why and what to do."""
 
 

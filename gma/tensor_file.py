@@ -16,11 +16,12 @@ from safetensors.torch import load_file, safe_open, save_file
 from torch import Tensor, nn
 
 from gma import atomic_file
+from gma.user_error import UserError
 
 RECORD, DIGEST = "gma_record", "gma_digest"
 
 
-class DamagedFile(ValueError):
+class DamagedFile(UserError, ValueError):
     """A file that is truncated, altered, or not what it should be; the message names it and the reason."""
 
 

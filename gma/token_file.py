@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gma.tokenizer import UNK, Tokenizer, id_type
+from gma.user_error import UserError
 
 FORMAT, VERSION = "gma-corpus", 1
 SIDES = ("source", "target")
@@ -21,7 +22,7 @@ _MAGIC = b"gma\x00ids\x01"
 _HEADER = len(_MAGIC) + 8
 
 
-class CorpusError(ValueError):
+class CorpusError(UserError, ValueError):
     """A prepared corpus cannot be used; the message says which file, why, and what to do."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gma import atomic_file
+from gma.user_error import UserError
 from gma.word_counts import WordCounts
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -46,7 +47,7 @@ def id_type(size: int) -> np.dtype:
     return np.dtype("<u2" if size <= 1 << 16 else "<u4")
 
 
-class TokenizerError(ValueError):
+class TokenizerError(UserError, ValueError):
     """A tokenizer or vocabulary file cannot be used; the message says which, why, and what to do."""
 
 

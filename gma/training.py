@@ -32,6 +32,7 @@ from gma.schedule import inverse_square_root
 from gma.token_file import PreparedCorpus
 from gma.tokenizer import PAD
 from gma.transformer import Transformer
+from gma.user_error import UserError
 from gma.validation import Validation
 
 CHECKPOINTS = "checkpoints"
@@ -44,7 +45,7 @@ FOR_DELTA = 2**32 - 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class TrainingError(RuntimeError):
+class TrainingError(UserError, RuntimeError):
     """Training cannot go on; the message says why and what to do."""
 
 

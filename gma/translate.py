@@ -17,12 +17,13 @@ from gma.model_directory import Loaded
 from gma.parallel_text import TextError
 from gma.search import Hypothesis
 from gma.tokenizer import EOS, Vocabulary
+from gma.user_error import UserError
 
 # lines translated before any of them is written
 PORTION = 2048
 
 
-class TranslateError(ValueError):
+class TranslateError(UserError, ValueError):
     """A translation that cannot be made; the message says why and what to do."""
 
 

@@ -203,7 +203,10 @@ def _dropout_seed(query: Tensor, dropout_p: float, seed: int | Tensor | None) ->
         return None
     if seed is None:
         return torch.randint(2**63 - 1, (), device=query.device)
-    return seed if isinstance(seed, Tensor) else torch.tensor(int(seed), device=query.device)
+    if isinstance(seed, Tensor):
+        return seed
+    # filled on the device: copying a number there would wait for it, and cannot be captured into a CUDA graph
+    return torch.full((), int(seed), dtype=torch.int64, device=query.device)
 
 
 def _is_number(x: object) -> bool:

@@ -62,12 +62,16 @@ print(status.reason)
     return run(sys.executable, "-c", code)
 
 
+def in_the_tree(*patterns: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+
+
 def test_source_distribution_holds_the_kernels(distributions):
     with tarfile.open(distributions[0]) as archive:
-        names = archive.getnames()
-    kernels = ("csrc/prior.h", "csrc/binding.cpp", "csrc/cuda/launch.h", "csrc/cuda/device.cu")
-    for suffix in (*kernels, "gma_kernels/py.typed", "gma/py.typed", "LICENSE"):
-        assert any(name.endswith(suffix) for name in names), suffix
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = in_the_tree("csrc/**/*", "gma/**/*.py", "gma_kernels/**/*.py", "*/py.typed", "gma/recipes/*", "LICENSE")
+    assert "csrc/cuda/launch.h" in expected
+    assert expected <= names, expected - names
     assert not any(name.endswith((".so", "_missing.txt")) for name in names)
 
 
@@ -80,7 +84,9 @@ def test_a_wheel_built_with_a_torch_without_cuda_says_so(distributions):
 def test_wheel_runs_the_example_in_an_empty_environment(distributions, tmp_path):
     wheel = distributions[1]
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"gma/py.typed", "gma_kernels/py.typed"} <= set(names)
+    expected = in_the_tree("gma/**/*.py", "gma_kernels/**/*.py", "*/py.typed", "gma/recipes/*")
+    assert "gma_kernels/triton/launch.py" in expected
+    assert expected <= set(names), expected - set(names)
     assert f"gma_kernels/_C{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
@@ -102,6 +108,20 @@ def test_leaving_the_extension_out(tmp_path):
     reason = native_reason(unpacked_wheel(tmp_path, GMA_BUILD_NATIVE="0"))
     assert "GMA_BUILD_NATIVE=0" in reason
     assert "--no-build-isolation" in reason
+
+
+def test_an_editable_installation_leaves_its_reasons_in_the_sources(tmp_path):
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
+    for name in ("gma", "gma_kernels"):
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("*_missing.txt", "__pycache__"))
+    code = f"from setuptools.build_meta import build_editable; build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", code, cwd=sources, GMA_BUILD_NATIVE="0")
+    assert list(tmp_path.glob("*.whl"))
+    assert not list(sources.glob("gma_kernels/*.so"))
+    assert "GMA_BUILD_NATIVE=0" in native_reason(sources)
 
 
 @pytest.mark.slow

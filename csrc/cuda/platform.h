@@ -35,6 +35,8 @@ GMA_DEVICE T* shared_memory() {
 template <class Params>
 cudaError_t start(void (*kernel)(Params), int64_t blocks, int threads, size_t shared_bytes, void* stream,
                   const Params& params) {
+  // forgets what an earlier call left, which is no error of this launch
+  cudaGetLastError();
   if (shared_bytes > 48 << 10) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));

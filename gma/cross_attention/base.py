@@ -8,9 +8,10 @@ from torch import Tensor, nn
 import gma_kernels
 from gma.alignment import Alignment, checked_delta
 from gma.key_value_cache import KeyValueCache
+from gma.user_error import UserError
 
 
-class LatencyError(ValueError):
+class LatencyError(UserError, ValueError):
     """A latency that a policy cannot keep."""
 
 

@@ -60,10 +60,14 @@ def backward(
     dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, center and width; those of shared rows are summed over the heads."""
-    problem = _checked(Problem(query, key, value, center, width, visible, seed, prior, scale, dropout_p))
-    grad_context = grad_context if grad_context.stride(3) == 1 else grad_context.contiguous()
+    results = {"grad_context": grad_context, "context": context}
+    # autograd hands over expanded and transposed gradients
+    results = {name: x if x.stride()[3:] == (1,) else x.contiguous() for name, x in results.items()}
+    problem = Problem(query, key, value, center, width, visible, seed, prior, scale, dropout_p)
+    problem = _checked(problem, **results, logsumexp=logsumexp)
+    grad_context, context = results.values()
     grad_query, grad_key, grad_value = (_rows_before_heads(x, *x.shape) for x in (query, key, value))
-    by_center, by_width, row_sums = (torch.empty_like(logsumexp) for _ in range(3))
+    by_center, by_width, row_sums = (logsumexp.new_empty(logsumexp.shape) for _ in range(3))
     of_output = {
         "grad_context": grad_context,
         "grad_context_strides": grad_context.stride()[:3],
@@ -90,13 +94,13 @@ def weights(
     return output
 
 
-def _checked(problem: Problem) -> Problem:
+def _checked(problem: Problem, **results: Tensor) -> Problem:
     if not problem.query.is_cuda and not INTERPRETED:
         raise RuntimeError(
             f"backend 'triton' was given {problem.query.device} tensors; move them to a GPU, use backend='auto', or "
             "set TRITON_INTERPRET=1 before triton is imported to run the kernels in Triton's interpreter"
         )
-    problem.check()
+    problem.check(**results)
     check_values(problem.center, problem.width, problem.visible)
     return problem
 

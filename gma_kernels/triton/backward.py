@@ -49,7 +49,8 @@ def backward_rows_kernel(
     grad = load_tile(grad_context, grad_context_strides, batch, head, row, rows, VALUE_SIZE, VALUE_BLOCK, False)
     out = load_tile(context, context_strides, batch, head, row, rows, VALUE_SIZE, VALUE_BLOCK, False)
     place_of_row = row_offsets(index, row, rows)
-    normaliser = tl.load(logsumexp + place_of_row, mask=row < rows, other=0.0)
+    # of a row that sees nothing it is −∞, which would make its weights infinite where no mask is needed
+    normaliser = tl.load(logsumexp + place_of_row, mask=seen > 0, other=float("inf"))
     row_sum = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
     limit, whole = source_bounds(seen, keys, KEYS)
     zeros = tl.zeros([ROWS], tl.float32)

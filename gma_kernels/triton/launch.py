@@ -10,7 +10,9 @@ import torch
 import triton
 from torch import Tensor
 
+from gma_kernels.api import LARGEST_HEAD
 from gma_kernels.philox import drop_threshold
+from gma_kernels.reference import PRIORS
 from gma_kernels.triton.backward import backward_keys_kernel, backward_rows_kernel
 from gma_kernels.triton.decode import decode_kernel, join_kernel
 from gma_kernels.triton.forward import forward_kernel
@@ -66,35 +68,49 @@ class Problem(NamedTuple):
         value_size = 1 if self.value is None else self.value.shape[3]
         return max(padded(self.query.shape[3]), padded(value_size))
 
-    def check(self) -> None:
-        """Refuse what would be read outside its memory. The public functions have said more about it before."""
+    def check(self, **results: Tensor) -> None:
+        """Refuse what no kernel is made for, or what would be touched outside its memory; the public functions have
+        said more about it before. results: in the backward grad_context, context and logsumexp."""
         batch, heads, rows, keys = self.shape
-        expected = {
-            "key": (self.key, (batch, heads, keys, self.query.shape[3])),
-            "value": (self.value, (batch, heads, keys, -1)),
-            "center": (self.center, (batch, -1, rows)),
-            "width": (self.width, (batch, -1, rows)),
-            "visible": (self.visible, (batch, -1, rows)),
+        dtype, size = self.query.dtype, self.query.shape[3]
+        value_size = size if self.value is None else self.value.shape[-1]
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise TypeError(f"query has dtype {dtype}; backend 'triton' expects float32, float16 or bfloat16")
+        if not (1 <= size <= LARGEST_HEAD and 1 <= value_size <= LARGEST_HEAD):
+            raise ValueError(f"D and Dv are {size} and {value_size}; expected 1 to {LARGEST_HEAD}")
+        if max(rows, keys) >= 2**30:
+            raise ValueError(f"T and S are {rows} and {keys}; expected less than 2**30")
+        if not 0 <= self.prior < len(PRIORS):
+            raise ValueError(f"prior is {self.prior}; expected 0 to {len(PRIORS) - 1}")
+        if not 0 <= self.dropout_p < 1 or (self.dropout_p > 0 and self.seed is None):
+            raise ValueError(f"dropout_p is {self.dropout_p}; expected 0 <= dropout_p < 1, and a seed unless it is 0")
+
+        by_row = ((batch, 1, rows), (batch, heads, rows))
+        by_value = ((batch, heads, rows, value_size),)
+        kinds = {
+            "query": (dtype, (self.query.shape,)),
+            "key": (dtype, ((batch, heads, keys, size),)),
+            "value": (dtype, ((batch, heads, keys, value_size),)),
+            "center": (torch.float32, by_row),
+            "width": (torch.float32, by_row),
+            "visible": (torch.int32, by_row),
+            "seed": (torch.int64, ((),)),
+            "grad_context": (dtype, by_value),
+            "context": (dtype, by_value),
+            "logsumexp": (torch.float32, by_row[1:]),
         }
-        for name, (x, shape) in expected.items():
-            if x is None:
+        for name, x in (self._asdict() | results).items():
+            if not isinstance(x, Tensor):
                 continue
-            fits = x.dim() == len(shape) and all(n in (m, -1) for n, m in zip(shape, x.shape))
-            fits = fits and (x.dim() == 4 or x.shape[1] in (1, heads)) and x.device == self.query.device
-            if not fits:
+            expected, shapes = kinds[name]
+            if x.shape not in shapes or x.device != self.query.device:
                 raise ValueError(f"{name} has shape {tuple(x.shape)} on {x.device}; it does not fit query")
-        for name, x, dtypes in (
-            ("query", self.query, (torch.float32, torch.float16, torch.bfloat16)),
-            ("key", self.key, (self.query.dtype,)),
-            ("value", self.key if self.value is None else self.value, (self.query.dtype,)),
-            ("center", self.center, (torch.float32,)),
-            ("width", self.width, (torch.float32,)),
-            ("visible", self.visible, (torch.int32,)),
-        ):
-            if x.dtype not in dtypes:
-                raise TypeError(f"{name} has dtype {x.dtype}; backend 'triton' expects {dtypes}")
+            if x.dtype != expected:
+                raise TypeError(f"{name} has dtype {x.dtype}; backend 'triton' expects {expected}")
             if x.dim() == 4 and x.stride(3) != 1 and x.shape[3] > 1:
                 raise ValueError(f"{name} has last stride {x.stride(3)}; expected 1: pass {name}.contiguous()")
+            if x.numel() and not x.data_ptr():
+                raise ValueError(f"{name} has no memory: its storage was freed")
 
     def inputs(self) -> dict[str, Any]:
         """Every tensor the kernels read, with its outer strides."""

@@ -9,6 +9,7 @@ key, value, center, width, visible and grad_context, each as its bytes, misalign
 Results: for each case context, logsumexp, weights and the five gradients, each as its bytes and content.
 """
 
+import fcntl
 import math
 import os
 import platform
@@ -53,7 +54,11 @@ def build(
     out = out or ROOT / "build/cuda" / f"{flavour}-{largest_head}"
     settings = {"FLAVOUR": flavour, "KERNELS": kernels, "OUT": out, "EXTRA": f"-DGMA_LARGEST_HEAD_TILE={largest_head}"}
     command = ["make", "-s", "-j2", "-C", str(HERE), *(f"{name}={x}" for name, x in settings.items())]
-    done = subprocess.run([*command, str(out / target)], capture_output=True, text=True)
+    out.mkdir(parents=True, exist_ok=True)
+    # two files of tests may run at once, and want the same program
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([*command, str(out / target)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return out / target
 

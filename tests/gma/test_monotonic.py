@@ -129,6 +129,21 @@ def test_a_scan_waits_in_the_middle_and_goes_on(kind, monkeypatch):
     assert len(resumed) > 5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scan_begins_before_anything_has_arrived(kind):
+    """Of the first sentence of a batch, and of one that joins it."""
+    model, source = monotonic_model(1, kind), sentences(1, (12,))[0][0].tolist()
+    expected = IncrementalBatch(model)
+    expected.push({expected.open(): source})
+    batch = IncrementalBatch(model)
+    for slot in range(3):
+        assert batch.open() == slot
+        assert batch.advance([slot]).slots == []
+        assert batch.sentences[slot].needed == 1
+        batch.push({slot: source})
+    torch.testing.assert_close(batch.advance([0]).logits, expected.advance().logits, rtol=0, atol=1e-9)
+
+
 def certain(model):
     """Let every energy be far from 0, so that nothing is left to chance."""
     with torch.no_grad():

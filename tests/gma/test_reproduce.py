@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from gma import config, plotting, prepare, published, reproduce, reproduction_tables, run, sweep, systems, toy
+from gma.config import ConfigError
 from gma.reproduce import Reproduction
 from gma.systems import Budget, UnknownSystem
 from tests.gma import tiny_model
@@ -121,6 +122,22 @@ def test_what_there_is_not_is_refused_by_name(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "x").exists()
 
 
+def test_an_override_that_some_system_cannot_take_is_refused_before_anything_is_trained(tmp_path, corpus):
+    with pytest.raises(ConfigError, match=r"attention.delta = 2.0 .* means nothing with attention.policy = 'offline'"):
+        make(tmp_path / "run", (*corpus, "attention.delta=2.0"), "gma")
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_may_be_limited_by_time_alone(tmp_path, corpus):
+    folder = tmp_path / "a folder"
+    make(folder, (*corpus, "training.updates=0", "training.minutes=0.005"), "gma")
+    (row, _) = csv.DictReader((folder / TIMED).read_text().splitlines())
+    assert (row["model"], float(row["minutes"]) >= 0) == ("gma", True)
+    assert int(row["updates"]) > 0
+    # as a shell takes it
+    assert f"gma reproduce generated --folder '{folder}' " in (folder / "reproduction.md").read_text()
+
+
 def test_a_whole_reproduction(tmp_path, corpus):
     files = make(
         tmp_path / "run", corpus, "offline", "wait-k", "mu", "mma-h", "mma-il", "gma", "ablation-gma", "prior-none"
@@ -204,7 +221,10 @@ def test_the_time_left_is_that_of_the_models_left(tmp_path):
     work = Reproduction("generated", tmp_path, Console(quiet=True))
     chosen = systems.choose(work.plan, ["offline", "wait-k", "gma"])
     assert work.time_left(chosen) == ""
-    work.times.spent = {"offline": {"wall": 60.0, "cpu": 1.0, "goal": 6}, "gma": {"wall": 1e6, "cpu": 1.0, "goal": 0}}
+    work.times.spent = {
+        "offline": {"wall": 60.0, "cpu": 1.0, "goal": 6},
+        "gma": {"wall": 1e6, "cpu": 1.0, "goal": None},
+    }
     assert work.time_left(chosen[1:]) == ", about 0:02:00 left"
 
 

@@ -14,7 +14,10 @@ from gma.sweep import Point
 
 NEAREST = "nearest there is"
 KINDS = {"str": "", "int": 0, "float": 1.0, "float | None": None}
-BLANK = Point(**{field.name: KINDS[str(getattr(field.type, "__name__", field.type))] for field in fields(Point)})
+BLANK = replace(
+    Point(**{field.name: KINDS[str(getattr(field.type, "__name__", field.type))] for field in fields(Point)}),
+    sentences=1,
+)
 
 
 def row(name: str, delta: float | None, **scores: float) -> Row:
@@ -86,6 +89,17 @@ def test_alignment_at_three_levels(results):
 def test_similar_lag_takes_each_system_s_nearest_point_and_leaves_out_what_waits_for_all(results):
     found = reproduction_tables.similar_lag(results)
     assert [(row.system.name, row.setting) for row in found] == [("wait-k", "k = 3"), ("gma", "δ = 1")]
+
+
+def test_rows_without_a_word_have_no_steps(results):
+    silent = [row("mu", 0.5, al=3.0, empty=1), row("mma-h", None, al=3.0, empty=1), row("mu", 0.7, al=9.0)]
+    found = reproduction_tables.similar_lag(replace(results, rows=(*results.rows, *silent)))
+    assert [(row.system.name, row.setting) for row in found][2:] == [("mu", "θ = 0.7")]
+
+
+def test_a_model_whose_time_was_not_recorded(results):
+    table = reproduction_tables.models(replace(results, training={**results.training, "wait-k": Training(1, 2, 3.0)}))
+    assert table.rows[1] == ("wait-k", "1", "2", "3.000", NOTHING, NOTHING)
 
 
 def test_times_are_summed_up(results):

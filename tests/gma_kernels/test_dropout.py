@@ -4,8 +4,11 @@ import math
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gma_kernels
+from gma_kernels.api import _dropout_seed
 from gma_kernels.philox import drop_threshold, philox4x32
 from tests.numerics import GRADIENTS, Inputs, simple_inputs
 
@@ -136,6 +139,24 @@ def test_int_and_tensor_seed_agree(backend, seed):
     by_int = gma_kernels.gaussian_attention(*inputs, dropout_p=0.5, seed=seed, backend=backend)
     by_tensor = gma_kernels.gaussian_attention(*inputs, dropout_p=0.5, seed=torch.tensor(seed), backend=backend)
     assert torch.equal(by_int, by_tensor)
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_a_seed_is_made_on_the_gpu_and_not_copied_there(seed):
+    """A copy would wait for the GPU, and is refused while a CUDA graph is captured. On fake tensors: no GPU needed."""
+    called = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            called.append(str(function))
+            return function(*arguments, **(keywords or {}))
+
+    with FakeTensorMode():
+        query = torch.empty(1, 1, 1, 4, device="cuda")
+        with Log():
+            made = _dropout_seed(query, 0.1, seed)
+    assert made.device == query.device
+    assert called == ["aten.randint.default" if seed is None else "aten.full.default"]
 
 
 def test_no_seed_draws_from_torchs_generator(backend):

@@ -3,6 +3,7 @@
 All calls of a backend run in one child process, so that a crash is one failed test that names the call it died in.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -149,12 +150,11 @@ def describe(item: tuple) -> str:
     return f"{name}: {x}"
 
 
-def test_every_hostile_call_raises_and_none_crashes(backend):
+def assert_all_raise(backend: str, **environment: str) -> None:
     root = Path(__file__).parents[2]
-    level = {"GMA_SIMD": extension.simd_level()} if backend == "native" else {}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, backend],
-        capture_output=True, text=True, timeout=120, check=False, cwd=root, env={**os.environ, **level},
+        capture_output=True, text=True, timeout=120, check=False, cwd=root, env={**os.environ, **environment},
     )  # fmt: skip
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.returncode == 0, f"died with {result.returncode} in {events[-1:]}\n{result.stderr[-2000:]}"
@@ -163,3 +163,14 @@ def test_every_hostile_call_raises_and_none_crashes(backend):
     # the dispatcher sends a call with any meta tensor to the fake, which has nothing to read
     silent = [name for name, what in outcome.items() if what == "returned" and "on meta" not in name]
     assert not silent, "returned instead of raising:\n" + "\n".join(silent)
+
+
+def test_every_hostile_call_raises_and_none_crashes(backend):
+    assert_all_raise(backend, **({"GMA_SIMD": extension.simd_level()} if backend == "native" else {}))
+
+
+def test_hostile_calls_of_the_gpu_backends_on_the_cpu():
+    assert_all_raise("cuda")
+    assert_all_raise("triton")
+    if importlib.util.find_spec("triton"):
+        assert_all_raise("triton", TRITON_INTERPRET="1")

@@ -43,6 +43,20 @@ def test_rows_that_see_nothing_are_zero_and_ignore_their_center_and_width(prior)
         assert not x.masked_select(dead).any()
 
 
+def test_a_row_that_sees_nothing_among_rows_that_see_whole_tiles_spoils_no_gradient():
+    """Whole tiles need no mask, and its logsumexp is −∞."""
+    visible = torch.full((1, 1, 20), 70, dtype=torch.int32)
+    visible[0, 0, [0, 3, 17]] = 0
+    inputs = simple_inputs(1, 2, 20, 70, 8, 8, dtype=torch.float32, visible=visible)
+    for settings in ({}, {"dropout_p": 0.2, "seed": 4}):
+        context, *gradients = attend_and_differentiate(inputs, **settings)
+        leaves = inputs.leaves()
+        expected = gma_kernels.gaussian_attention(*leaves, **settings, backend="reference")
+        grad = torch.linspace(-1, 1, context.numel()).reshape(context.shape)
+        for x, y in zip(gradients, torch.autograd.grad(expected, leaves[:5], grad)):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("empty", ["batch", "rows", "keys"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_empty_sizes_are_legal(empty, rows):
@@ -95,6 +109,12 @@ def test_bad_values_are_refused_on_the_cpu(values):
             gma_kernels.gaussian_attention(*inputs, backend="triton")
 
 
+def freed(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
 def test_direct_calls_that_do_not_fit_are_refused():
     inputs = simple_inputs(dtype=torch.float32)
     forward = torch.ops.gma_kernels.triton_forward
@@ -104,11 +124,57 @@ def test_direct_calls_that_do_not_fit_are_refused():
         inputs._replace(visible=inputs.visible[:, :, :2]),
         inputs._replace(center=inputs.center.expand(2, 2, 5)),
         inputs._replace(query=inputs.query.mT.contiguous().mT),
+        inputs._replace(value=freed(inputs.value)),
     ):
-        with pytest.raises(ValueError, match=r"fit|stride"):
+        with pytest.raises(ValueError, match=r"fit|stride|freed"):
             forward(*wrong, None, 0, 1.0, 0.0)
     with pytest.raises(TypeError, match="float64"):
         forward(*simple_inputs(), None, 0, 1.0, 0.0)
+    wide = simple_inputs(size=257, dtype=torch.float32)
+    with pytest.raises(ValueError, match="D and Dv are 257"):
+        forward(*wide, None, 0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seed", "prior", "dropout_p", "error", "said"),
+    [
+        (None, 4, 0.0, ValueError, "prior is 4"),
+        (None, -1, 0.0, ValueError, "prior is -1"),
+        (None, 0, 0.5, ValueError, "a seed unless it is 0"),
+        (torch.tensor(1), 0, 1.0, ValueError, "dropout_p is 1.0"),
+        (torch.tensor(1), 0, math.nan, ValueError, "dropout_p is nan"),
+        (torch.empty(0, dtype=torch.int64), 0, 0.5, ValueError, "seed has shape"),
+        (torch.tensor(1, dtype=torch.int32), 0, 0.5, TypeError, "seed has dtype"),
+    ],
+)
+def test_direct_calls_with_impossible_settings_are_refused(seed, prior, dropout_p, error, said):
+    inputs = simple_inputs(dtype=torch.float32)
+    with pytest.raises(error, match=said):
+        torch.ops.gma_kernels.triton_forward(*inputs, seed, prior, 1.0, dropout_p)
+
+
+def test_the_backward_called_directly_follows_strides_and_refuses_what_does_not_fit():
+    inputs = simple_inputs(dtype=torch.float32, visible=RAGGED)
+    context, logsumexp = torch.ops.gma_kernels.triton_forward(*inputs, None, 0, 0.5, 0.0)
+    grad = torch.ones_like(context)
+
+    def backward(grad, context, logsumexp):
+        return torch.ops.gma_kernels.triton_backward(grad, *inputs, None, context, logsumexp, 0, 0.5, 0.0)
+
+    expected = backward(grad, context, logsumexp)
+    strided = backward(grad, context.mT.contiguous().mT, logsumexp.mT.contiguous().mT)
+    assert all(torch.equal(x, y) for x, y in zip(strided, expected))
+    for wrong in (
+        (grad[:, :, :2], context, logsumexp),
+        (grad, context[:, :1], logsumexp),
+        (grad, context, logsumexp[:, :, :1]),
+        (grad, context, logsumexp[:, :1]),
+        (grad[0], context, logsumexp),
+    ):
+        with pytest.raises(ValueError, match="does not fit query"):
+            backward(*wrong)
+    with pytest.raises(TypeError, match="grad_context has dtype"):
+        backward(grad.half(), context, logsumexp)
 
 
 def test_two_runs_give_the_same_bits():
