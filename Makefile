@@ -43,18 +43,21 @@ demo-publish: demo
 
 # every system and ablation of the paper on the generated corpus; what was cut off goes on
 reproduce: setup
-	$(BIN)/gma reproduce generated --folder runs/reproduce-generated
+	$(BIN)/gma reproduce --recipe generated --folder runs/reproduce-generated
 
 reproduce-publish: reproduce
 	cp runs/reproduce-generated/reproduction.md runs/reproduce-generated/reproduction-*.png docs
 
+# a process for every core, each with one thread, a file of tests at a time
+PARALLEL := -n auto --dist loadfile
+
 test: test-setup
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 # with SimulEval, whose pinned requirements nobody else should have to meet
 test-all: test-setup
 	$(BIN)/python -m pip install --quiet simuleval==1.1.4
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL)
 
 # a case whose result is wrong fails here and appears in no table
 bench: test-setup

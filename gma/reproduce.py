@@ -127,9 +127,10 @@ class Reproduction:
         points = {(point.system, point.delta): point for point in (sweep.load(path) if path.exists() else [])}
         rows = [row for system in self.plan for row in self._rows(system, points)]
         comparisons, unmatched = self._compare(rows)
+        command = ["gma", "reproduce", "--recipe", self.recipe, "--folder", str(self.folder), *self.overrides]
         return Results(
             recipe=self.recipe,
-            command=shlex.join(["gma", "reproduce", self.recipe, "--folder", str(self.folder), *self.overrides]),
+            command=shlex.join(command),
             config=self.config_of(self.plan[0].models[0]),
             rows=tuple(rows),
             comparisons=tuple(comparisons),

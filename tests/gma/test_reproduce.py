@@ -115,9 +115,9 @@ def test_what_there_is_not_is_refused_by_name(tmp_path, monkeypatch, capsys):
         systems.choose(plan, group="all")
     with pytest.raises(UnknownSystem, match="none of gma is among the ablations"):
         systems.choose(plan, ["gma"], "ablations")
-    assert tiny_model.command(monkeypatch, "reproduce", "iwslt15-en-vi", "--folder", tmp_path / "x") == 2
+    assert tiny_model.command(monkeypatch, "reproduce", "--recipe", "iwslt15-en-vi", "--folder", tmp_path / "x") == 2
     assert "nothing is planned for the recipe 'iwslt15-en-vi'" in capsys.readouterr().err
-    assert tiny_model.command(monkeypatch, "reproduce", "generated", "model.sise=3", "--folder", tmp_path / "x") == 2
+    assert tiny_model.command(monkeypatch, "reproduce", "model.sise=3", "--folder", tmp_path / "x") == 2
     assert "model.sise" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
@@ -135,7 +135,7 @@ def test_training_may_be_limited_by_time_alone(tmp_path, corpus):
     assert (row["model"], float(row["minutes"]) >= 0) == ("gma", True)
     assert int(row["updates"]) > 0
     # as a shell takes it
-    assert f"gma reproduce generated --folder '{folder}' " in (folder / "reproduction.md").read_text()
+    assert f"gma reproduce --recipe generated --folder '{folder}' " in (folder / "reproduction.md").read_text()
 
 
 def test_a_whole_reproduction(tmp_path, corpus):
@@ -163,7 +163,8 @@ def test_a_whole_reproduction(tmp_path, corpus):
     assert [row["AER, published"] for row in rows_of(files, "alignment")] == ["0.49", "0.61", "0.76"]
     assert [row["system"] for row in rows_of(files, "steps")][-1] == reproduction_tables.TRUTH
     text = (tmp_path / "run" / "reproduction.md").read_text()
-    assert text.startswith("# Every system and every ablation of the paper\n\n```sh\ngma reproduce generated --folder ")
+    assert text.startswith("# Every system and every ablation of the paper\n")
+    assert "```sh\ngma reproduce --recipe generated --folder " in text
     assert "seed 1 for all" in text
     least = toy.statistics(toy.generate(260, seed=4)[:12]).waiting
     assert f"as soon as its gold-aligned source words have been read is AL {least:.2f}," in text

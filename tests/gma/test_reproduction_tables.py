@@ -41,7 +41,7 @@ def results() -> Results:
     al = difference(0.0, -0.1, 0.1)
     return Results(
         recipe="generated",
-        command="gma reproduce generated --folder runs/x",
+        command="gma reproduce --recipe generated --folder runs/x",
         config=config.load("generated").config,
         rows=(row("offline", None, al=13.0), *waits, *ours),
         comparisons=(
