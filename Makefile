@@ -49,7 +49,7 @@ reproduce-publish: reproduce
 	cp runs/reproduce-generated/reproduction.md runs/reproduce-generated/reproduction-*.png docs
 
 # a process for every core, each with one thread, a file of tests at a time
-PARALLEL := -n auto --dist loadfile
+PARALLEL := -n auto --dist loadfile --benchmark-disable
 
 test: test-setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(PARALLEL)

@@ -107,7 +107,7 @@ class Problem(NamedTuple):
                 raise ValueError(f"{name} has shape {tuple(x.shape)} on {x.device}; it does not fit query")
             if x.dtype != expected:
                 raise TypeError(f"{name} has dtype {x.dtype}; backend 'triton' expects {expected}")
-            if x.dim() == 4 and x.stride(3) != 1 and x.shape[3] > 1:
+            if x.dim() == 4 and x.stride(3) != 1 and x.shape[3] > 1 and x.numel():
                 raise ValueError(f"{name} has last stride {x.stride(3)}; expected 1: pass {name}.contiguous()")
             if x.numel() and not x.data_ptr():
                 raise ValueError(f"{name} has no memory: its storage was freed")

@@ -177,6 +177,14 @@ def test_the_backward_called_directly_follows_strides_and_refuses_what_does_not_
         backward(grad.half(), context, logsumexp)
 
 
+def test_no_rows_with_an_expanded_gradient():
+    inputs = simple_inputs(2, 3, 0, 7, 4, 5, dtype=torch.float32)
+    grad = torch.ones(()).expand(2, 3, 0, 5)
+    *_, grad_key, grad_value, _, _ = attend_and_differentiate(inputs, grad)
+    assert not grad_key.any()
+    assert not grad_value.any()
+
+
 def test_two_runs_give_the_same_bits():
     inputs = simple_inputs(1, 2, 21, 67, 16, 16, dtype=torch.float16)
     settings = {"dropout_p": 0.2, "seed": 4}
