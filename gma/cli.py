@@ -56,7 +56,7 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Of the run; a second call goes on with what is there.")] = Path(
         "runs/demo"
     ),
-    minutes: Annotated[float, typer.Option(min=0.01, help="Of training.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Of training, at most; two cores need about three.")] = 15.0,
 ) -> None:
     """Train a translator on the generated corpus, translate unseen sentences, and score them."""
     from gma import demo
