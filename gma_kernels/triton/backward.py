@@ -99,7 +99,7 @@ def _rows_tile(
     weights = exponential(logits - normaliser[:, None])
     if not WHOLE:
         weights = tl.where(position[None, :] < seen[:, None], weights, 0.0)
-    grad_weights = tl.dot(grad, tl.trans(v), input_precision="ieee")
+    grad_weights = _product(grad, v, VALUE_BLOCK)
     if DROPOUT:
         keep = kept(tl.load(seed), index, row, first, drop_below, KEYS)
         grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
@@ -114,6 +114,16 @@ def _rows_tile(
         by_width += tl.sum(grad_logits * width_term, 1)
         mean_width += tl.sum(weights * width_term, 1)
     return grad_q, mean_key, excess, by_center, mean_center, by_width, mean_width
+
+
+@triton.jit
+def _product(a, b, COLUMNS: tl.constexpr):
+    """a bᵀ. The longest sums of float32 are made in two halves: added up one by one, their errors are too large."""
+    if COLUMNS < 256 or a.dtype != tl.float32:
+        return tl.dot(a, tl.trans(b), input_precision="ieee")
+    first = tl.arange(0, COLUMNS)[None, :] < COLUMNS // 2
+    half = tl.dot(tl.where(first, a, 0.0), tl.trans(b), input_precision="ieee")
+    return half + tl.dot(tl.where(first, 0.0, a), tl.trans(b), input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
@@ -205,7 +215,7 @@ def _keys_tile(
     logits = tl.dot(k, tl.trans(q), input_precision="ieee") * scale
     logits += log_prior(as_row(prior), position[:, None], PRIOR)
     weights = exponential(logits - normaliser[None, :])
-    grad_weights = tl.dot(v, tl.trans(grad), input_precision="ieee")
+    grad_weights = _product(v, grad, VALUE_BLOCK)
     if not WHOLE:
         sees = position[:, None] < seen[None, :]
         weights = tl.where(sees, weights, 0.0)
