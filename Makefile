@@ -54,7 +54,7 @@ PARALLEL := -n auto --dist loadfile --benchmark-disable
 test: test-setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-# with SimulEval, whose pinned requirements nobody else should have to meet
+# with SimulEval (the version of the extra), whose pinned requirements nobody else should have to meet
 test-all: test-setup
 	$(BIN)/python -m pip install --quiet simuleval==1.1.4
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL)
