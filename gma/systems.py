@@ -1,6 +1,7 @@
 """The paper's systems and its ablations: what each of them changes in a recipe, and what moves its latency.
 
-All systems of a recipe have the same size, the same encoder and the same number of updates on the same batches.
+All systems of a recipe have layers of the same sizes, the same encoder and the same number of updates on the same
+batches; a policy's own parameters come on top.
 """
 
 from collections.abc import Sequence

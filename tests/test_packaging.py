@@ -125,7 +125,7 @@ def test_an_editable_installation_leaves_its_reasons_in_the_sources(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc, of the CUDA toolkit, is not on the PATH")
 def test_a_wheel_with_the_cuda_part_runs_the_cpu_path_where_torch_has_no_cuda(tmp_path):
     unpacked = unpacked_wheel(tmp_path, GMA_CUDA="1", TORCH_CUDA_ARCH_LIST="8.0")
     assert not (unpacked / "gma_kernels" / "_cuda_missing.txt").exists()
