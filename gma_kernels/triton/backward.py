@@ -118,12 +118,14 @@ def _rows_tile(
 
 @triton.jit
 def _product(a, b, COLUMNS: tl.constexpr):
-    """a bᵀ. The longest sums of float32 are made in two halves: added up one by one, their errors are too large."""
+    """a bᵀ. The longest sums of float32 are made in parts: added up one by one, their errors are too large."""
     if COLUMNS < 256 or a.dtype != tl.float32:
         return tl.dot(a, tl.trans(b), input_precision="ieee")
-    first = tl.arange(0, COLUMNS)[None, :] < COLUMNS // 2
-    half = tl.dot(tl.where(first, a, 0.0), tl.trans(b), input_precision="ieee")
-    return half + tl.dot(tl.where(first, 0.0, a), tl.trans(b), input_precision="ieee")
+    part = tl.arange(0, COLUMNS)[None, :] // 32
+    total = tl.dot(tl.where(part == 0, a, 0.0), tl.trans(b), input_precision="ieee")
+    for index in tl.static_range(1, COLUMNS // 32):
+        total += tl.dot(tl.where(part == index, a, 0.0), tl.trans(b), input_precision="ieee")
+    return total
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
