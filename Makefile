@@ -1,5 +1,6 @@
-# make demo       train a translator on the generated corpus, score it, watch it translate, draw what it does
+# make demo       watch the German-English model of the package translate while it listens
 # make test       the test suite
+# make demo-train train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
@@ -15,7 +16,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup test-setup demo demo-publish reproduce reproduce-publish test test-all bench bench-publish gpu-report sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish gpu-report sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -37,9 +38,12 @@ $(TEST_READY): $(READY) tests/requirements.txt
 demo: setup
 	$(BIN)/gma demo
 
+demo-train: setup
+	$(BIN)/gma demo-train
+
 # the README's pictures
-demo-publish: demo
-	cp runs/demo/attention.png runs/demo/sweep/curve.png docs
+demo-publish: demo-train
+	cp runs/demo-train/attention.png runs/demo-train/sweep/curve.png docs
 
 # every system and ablation of the paper on the generated corpus; what was cut off goes on
 reproduce: setup

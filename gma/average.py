@@ -13,8 +13,11 @@ from gma.training import CHECKPOINTS
 from gma.transformer import Transformer
 
 
-def average(run: Path, last: int, output: Path) -> list[Path]:
-    """Write the mean weights of the last `last` checkpoints of `run` to `output`; returns the checkpoints used."""
+def average(run: Path, last: int, output: Path, dtype: torch.dtype | None = None) -> list[Path]:
+    """Write the mean weights of the last `last` checkpoints of `run` to `output`; returns the checkpoints used.
+
+    dtype: of the weights on disk; None for what they were trained in.
+    """
     paths = CheckpointFolder(run / CHECKPOINTS, keep=last).paths()[-last:]
     if len(paths) < last:
         raise CheckpointError(
@@ -37,7 +40,7 @@ def average(run: Path, last: int, output: Path) -> list[Path]:
         "validation": {},
         "versions": model_directory.versions(),
     }
-    model_directory.save(output, model, settings, tokenizer, training)
+    model_directory.save(output, model, settings, tokenizer, training, dtype)
     return paths
 
 

@@ -48,20 +48,39 @@ Delta = Annotated[
         show_default="the configured one",
     ),
 ]
+
+
+def _model(name: Path | None) -> Path | None:
+    from gma import model_directory
+
+    return None if name is None else model_directory.find(name)
+
+
+ModelPath = Annotated[
+    Path, typer.Argument(callback=_model, help="Folder of a model, or de-en, the one that comes with the package.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
 @app.command()
-def demo(
+def demo(folder: Annotated[Path, typer.Option(help="For the figure.")] = Path("runs/demo")) -> None:
+    """Watch the German-English model of the package translate while it listens."""
+    from gma import demo
+
+    demo.demonstrate(folder, console)
+
+
+@app.command("demo-train")
+def demo_train(
     folder: Annotated[Path, typer.Option(help="Of the run; a second call goes on with what is there.")] = Path(
-        "runs/demo"
+        "runs/demo-train"
     ),
     minutes: Annotated[float, typer.Option(min=0.01, help="Of training, at most; two cores need about three.")] = 15.0,
 ) -> None:
     """Train a translator on the generated corpus, translate unseen sentences, and score them."""
-    from gma import demo
+    from gma import demo_training
 
-    _exit_like(demo.demonstrate(folder, minutes, console))
+    _exit_like(demo_training.demonstrate(folder, minutes, console))
 
 
 @app.command()
@@ -121,11 +140,12 @@ def average(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     output: Annotated[Path, typer.Option(help="Folder for the model.")] = ...,
     last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 5,
+    half: Annotated[bool, typer.Option("--half", help="Write float16: half the size; it computes in float32.")] = False,
 ) -> None:
     """Average the last checkpoints of a run into a model of its own."""
     from gma.average import average
 
-    paths = average(run, last, output)
+    paths = average(run, last, output, torch.float16 if half else None)
     console.print(f"{output}: mean of {', '.join(path.name for path in paths)}", highlight=False)
 
 
@@ -144,7 +164,10 @@ def segment(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path | None, typer.Argument(help="Model directory.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Argument(callback=_model, help="Folder of a model, or de-en, the one that comes with the package."),
+    ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Text, one sentence a line.", show_default="the model's test or valid split")
     ] = None,
@@ -189,7 +212,7 @@ def evaluate(
 
 @app.command()
 def sweep(
-    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Model directories.")],
+    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Folders of models, or de-en.")],
     delta: Annotated[
         str | None,
         typer.Option(
@@ -207,7 +230,7 @@ def sweep(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the curve; a sweep that was cut off goes on.", show_default="sweep, in the first model's"
+            help="Folder of the curve; a sweep that was cut off goes on.", show_default="sweep, in the first MODEL"
         ),
     ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
@@ -215,13 +238,13 @@ def sweep(
     device: Device = "auto",
 ) -> None:
     """Quality and latency of models at several δ, k or θ: one table, CSV, JSON and figure."""
-    from gma import sweep
+    from gma import model_directory, sweep
 
-    folders = [Path(model) for model in models.split(",")]
+    names = models.split(",")
     sweep.sweep(
-        folders,
+        [model_directory.find(name) for name in names],
         None if delta is None else sweep.parse_deltas(delta),
-        output or folders[0] / "sweep",
+        output or Path(names[0]) / "sweep",
         console,
         source=source,
         reference=reference,
@@ -261,7 +284,7 @@ def reproduce(
 
 @app.command()
 def translate(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    model: ModelPath = Path("de-en"),
     input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
     output: Annotated[Path | None, typer.Option(show_default="standard output")] = None,
     delta: Delta = None,
@@ -281,7 +304,7 @@ def translate(
 
 @app.command()
 def stream(
-    model: Annotated[Path, typer.Argument(help="Folder of a model.")],
+    model: ModelPath = Path("de-en"),
     input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
     delta: Delta = None,
     delay: Annotated[float, typer.Option(min=0.0, help="Seconds between words, as if they were spoken.")] = 0.0,
@@ -384,7 +407,7 @@ def plot_curve(
 
 @plot_app.command("attention")
 def plot_attention(
-    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    model: ModelPath,
     output: FigurePath = Path("attention"),
     source: Annotated[
         str | None, typer.Option(help="The sentence itself.", show_default="a line of the evaluation text")
@@ -421,7 +444,7 @@ def plot_attention(
 
 @plot_app.command("steps")
 def plot_steps(
-    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    model: ModelPath,
     output: FigurePath = Path("steps"),
     source: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
     reference: Annotated[Path | None, typer.Option(show_default="as above")] = None,

@@ -1,94 +1,92 @@
-"""The demonstration behind `gma demo`: a translator is trained on the generated corpus and shown at work."""
+"""The demonstration behind `gma demo`: the German–English model of the package translates while it listens."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gma import config, dictation, evaluation, evaluation_text, live, model_directory, plot_command, run, sweep
-from gma.evaluation import Evaluation
-from gma.instances import Instance
+from gma import dictation, live, model_directory, plot_command
+from gma.metrics import latency
+from gma.model_directory import Loaded
 from gma.streaming import StreamingTranslator
-from gma.toml_text import toml_value
-from gma.training import Outcome
+from gma.translate import translate
 
-EXAMPLES = 3
+# none of them was trained on
+SENTENCES = (
+    "Ich habe gestern meinen alten Freund im Park getroffen.",
+    "Meine Schwester will nächstes Jahr in Berlin arbeiten.",
+    "Der Mann, der nebenan wohnt, spielt jeden Abend Klavier.",
+    "Wir müssen diese Frage heute im Parlament diskutieren.",
+)
+DELTA = 2.0
+DELTAS = (0.5, 1.0, 2.0, 4.0, 6.0)
+# of a spoken word
+SECONDS_A_WORD = 0.35
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-# δ of the curve; the model is trained with any from the first to the last
-DELTAS = (1.0, 2.0, 4.0, 7.0)
-# of a spoken word, in the live view
-SECONDS_A_WORD = 0.3
 
 
-def demonstrate(folder: Path, minutes: float, console: Console) -> Outcome:
-    """Train (or go on training) in `folder`, score unseen sentences, stream one of them, draw two figures."""
-    corpus = folder / "corpus"
-    resolved = config.load("generated", [f"training.minutes={minutes}", f"data.folder={toml_value(str(corpus))}"])
-    outcome = run.train(resolved.config, folder, console)
-    if outcome.signal:
-        return outcome
-    loaded = model_directory.load(folder)
-    text = evaluation_text.load(loaded)
-    scored = evaluation.evaluate(loaded, text, system="GMA", gold=evaluation.load_gold(corpus / "test.align"))
-    console.print("\nunseen sentences; the small numbers count the source words heard when a word was written")
-    for instance in scored.instances[:EXAMPLES]:
-        console.print(example(instance))
-    console.print(summary(scored))
-    shown = most_reordered(scored)
-    console.print("\nas it happens:")
-    view = live.LiveView(console, "heard", "written") if console.is_terminal else live.PlainView()
-    spoken = dictation.spoken([scored.instances[shown].source + "\n"], SECONDS_A_WORD if console.is_terminal else 0.0)
-    live.interpret(StreamingTranslator(loaded), spoken, view, None)
-    console.print("one model, any latency:")
-    sweep.sweep([folder], DELTAS, folder / "sweep", console)
-    gold, line = corpus / "test.align", text.indices[shown] + 1
-    for figure in plot_command.attention(folder, folder / "attention", line=line, alignments=gold):
-        console.print(f"written: {figure}", highlight=False)
-    return outcome
+def demonstrate(folder: Path, console: Console) -> None:
+    """Stream some sentences, show one of them at several latencies, and draw its attention into `folder`."""
+    model = model_directory.find(model_directory.DEFAULT)
+    loaded = model_directory.load(model)
+    size = (model / model_directory.MODEL).stat().st_size
+    console.print(
+        f"German into English while it is being heard: model {model.name}, "
+        f"{loaded.training['parameters'] / 1e6:.1f} million parameters, {size / 1e6:.1f} MB, δ = {DELTA:g}\n",
+        highlight=False,
+    )
+    translator = StreamingTranslator(loaded)
+    if console.is_terminal:
+        spoken = dictation.spoken([f"{sentence}\n" for sentence in SENTENCES], SECONDS_A_WORD)
+        live.interpret(translator, spoken, live.LiveView(console, "de", "en"), DELTA)
+    else:
+        for sentence in SENTENCES:
+            console.print(_stream(translator, sentence))
+    console.print(_latencies(loaded, SENTENCES[0]))
+    for path in plot_command.attention(model, folder / "attention", source=SENTENCES[0], delta=DELTA):
+        console.print(f"written: {path}", highlight=False)
+    console.print("\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends", highlight=False)
 
 
-def most_reordered(scored: Evaluation) -> int:
-    """The well translated sentence in which some word waits longest: there the policy shows."""
-
-    def wait(instance: Instance) -> int:
-        if instance.prediction != instance.reference or instance.source_length > 16:
-            return 0
-        return max((delay - place for place, delay in enumerate(instance.delays)), default=0)
-
-    return max(range(len(scored.instances)), key=lambda index: wait(scored.instances[index]))
-
-
-def example(instance: Instance) -> Text:
+def numbered(source: str, translation: Iterable[tuple[str, int]]) -> Text:
     """A source with its words numbered; its translation, each word with the number of source words it waited for."""
-    heard = enumerate(instance.source.split(), start=1)
-    written = zip(instance.delays, instance.prediction.split())
+    heard = ((word, number) for number, word in enumerate(source.split(), start=1))
     lines = Text()
-    for label, words in (("heard  ", heard), ("written", written)):
+    for label, words in (("heard  ", heard), ("written", translation)):
         lines.append(f"{label}  ", style="dim")
-        for number, word in words:
-            lines.append(word).append(f"{number}".translate(SUPERSCRIPTS) + " ", style="cyan")
-        lines.append("\n")
+        lines.append_text(_with_numbers(words)).append("\n")
     return lines
 
 
-def summary(scored: Evaluation) -> Table:
-    """The numbers that matter, beside what they are to be measured by."""
-    lengths = [instance.source_length for instance in scored.instances]
-    alignment, latency = scored.alignment, scored.scores.latency
+def _with_numbers(words: Iterable[tuple[str, int]]) -> Text:
+    line = Text()
+    for word, number in words:
+        line.append(word).append(f"{number}".translate(SUPERSCRIPTS) + " ", style="cyan")
+    return line
+
+
+def _stream(translator: StreamingTranslator, sentence: str) -> Text:
+    """One word after the other, and how many had arrived when each word was written."""
+    with translator.open(DELTA) as stream:
+        written = [emission for word in sentence.split() for emission in stream.push(f"{word} ")]
+        written += stream.finish()
+    return numbered(sentence, ((emission.word, emission.arrived_words) for emission in written))
+
+
+def _latencies(loaded: Loaded, sentence: str) -> Table:
+    words = len(sentence.split())
     table = Table(
-        f"{len(lengths)} unseen sentences",
-        Column("", justify="right"),
-        "for comparison",
-        caption=f"sacreBLEU {scored.scores.bleu.signature}; {latency.label}",
+        Column("δ", justify="right"),
+        Column("AL, words", justify="right"),
+        "translation; the numbers count the source words heard",
+        title=sentence,
+        caption="one model, any latency; AL: average lag against |Y| = the translation's length",
         caption_justify="left",
     )
-    table.add_row("BLEU", f"{scored.scores.bleu.score:.1f}", "100 = every word as in the reference")
-    mean = sum(lengths) / len(lengths)
-    table.add_row("AL, words", f"{latency.al:.1f}", f"{mean:.1f} words in a source on average")
-    diagonal = f"{alignment.diagonal.error_rate:.1%} of a diagonal guess"
-    for name, layers in (("round(p)", alignment.by_position), ("the largest weight", alignment.by_posterior)):
-        best = min(range(len(layers)), key=lambda layer: layers[layer].error_rate)
-        table.add_row(f"AER of {name}, decoder layer {best + 1}", f"{layers[best].error_rate:.1%}", diagonal)
-    table.add_row("p > |x|", f"{scored.past_the_end:.1%}", "of all steps and layers")
+    for delta in DELTAS:
+        (translation,) = translate(loaded, [sentence], delta=delta)
+        lag = latency(translation.delays, words, max(1, len(translation.words))).al
+        table.add_row(f"{delta:g}", f"{lag:.1f}", _with_numbers(zip(translation.words, translation.delays)))
     return table

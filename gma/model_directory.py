@@ -20,6 +20,8 @@ from gma.tokenizer import Tokenizer, TokenizerError
 from gma.transformer import Transformer
 from gma.user_error import UserError
 
+# models that come with the package, a folder each, and the one that is used where none is named
+SHIPPED, DEFAULT = Path(__file__).parent / "models", "de-en"
 CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
 # in training.json, of a model that translates by meaning units: how its segmenter was made
 UNITS = "meaning_units"
@@ -38,15 +40,41 @@ class Loaded(NamedTuple):
     training: dict[str, Any]
 
 
-def save(folder: Path, model: nn.Module, config: Config, tokenizer: Tokenizer, training: dict[str, Any]) -> None:
-    """Write or replace the files, each whole; the weights last, bound to their tokenizer."""
+def find(name: str | Path) -> Path:
+    """The folder `name` if there is a model in it, else the model of that name that comes with the package."""
+    folder = Path(name)
+    is_shipped = str(name) in shipped() and not (folder / CONFIG).exists()
+    return SHIPPED / folder if is_shipped else folder
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def save(
+    folder: Path,
+    model: nn.Module,
+    config: Config,
+    tokenizer: Tokenizer,
+    training: dict[str, Any],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write or replace the files, each whole; the weights last, bound to their tokenizer.
+
+    dtype: of the weights on disk; None for the model's own. Loading converts them back.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     atomic_file.replace_text(folder / CONFIG, config.dump())
     tokenizer.save(folder / TOKENIZER)
     atomic_file.replace_text(folder / SIMULEVAL, SIMULEVAL_TEXT)
     atomic_file.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
     record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
-    tensor_file.write(folder / MODEL, tensor_file.own_tensors(model), record)
+    weights = {
+        name: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+        for name, tensor in tensor_file.own_tensors(model).items()
+    }
+    tensor_file.write(folder / MODEL, weights, record)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:

@@ -1,6 +1,6 @@
 """Translation of text that is still arriving: words go in as they come, words come out as soon as they are ready.
 
-    translator = StreamingTranslator.load("runs/model")
+    translator = StreamingTranslator.load()  # the German-English model of the package
     with translator.open(delta=1.0) as stream:
         for text in ("ein Mann sch", "läft "):
             for emission in stream.push(text):
@@ -76,10 +76,14 @@ class StreamingTranslator:
 
     @classmethod
     def load(
-        cls, folder: str | Path, device: str | torch.device = "cpu", *, longest: int = LONG_SOURCE
+        cls,
+        model: str | Path = model_directory.DEFAULT,
+        device: str | torch.device = "cpu",
+        *,
+        longest: int = LONG_SOURCE,
     ) -> "StreamingTranslator":
-        """The translator in a folder that `gma train` has written."""
-        return cls(model_directory.load(folder, device), longest=longest)
+        """The translator in a folder that `gma train` has written, or one that comes with the package, by its name."""
+        return cls(model_directory.load(model_directory.find(model), device), longest=longest)
 
     def open(self, delta: float | None = None, *, beam: int = 1) -> "Stream":
         """Begin a sentence.
