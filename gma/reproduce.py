@@ -62,7 +62,7 @@ def reproduce(
         names, group: of the systems; all if nothing is given.
         overrides: `section.key=value`, for every system.
     """
-    work = Reproduction(recipe, folder, console, overrides)
+    work = Reproduction(systems.recipe_named(recipe), folder, console, overrides)
     chosen = systems.choose(work.plan, names, group)
     # a wrong override is found before anything is trained; what is shared is read from models not chosen, too
     for system in work.plan:

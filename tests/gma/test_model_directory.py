@@ -190,6 +190,17 @@ def test_average_of_one_is_that_one(run, tmp_path):
     assert torch.equal(logits(model_directory.load(tmp_path / "last").model), logits(models[-1]))
 
 
+def test_average_in_half_precision_is_half_the_size_and_the_mean_rounded(run, tmp_path):
+    folder, models = run
+    average(folder, 1, tmp_path / "half", torch.float16)
+    average(folder, 1, tmp_path / "whole")
+    half, whole = ((tmp_path / name / model_directory.MODEL).stat().st_size for name in ("half", "whole"))
+    assert half < 0.6 * whole
+    found = model_directory.load(tmp_path / "half").model
+    for parameter, expected in zip(found.parameters(), models[-1].parameters()):
+        assert torch.equal(parameter, expected.half().float())
+
+
 def test_average_of_too_many_is_an_error(run, tmp_path):
     with pytest.raises(CheckpointError, match=r"holds 3 checkpoints; expected 4: lower --last"):
         average(run[0], 4, tmp_path / "mean")

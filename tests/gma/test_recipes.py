@@ -27,8 +27,14 @@ def _no_data_folder(monkeypatch):
 
 
 def test_the_recipes_there_are():
-    expected = ["generated", "iwslt15-en-vi", "multi30k-de-en", "wmt15-de-en-base", "wmt15-de-en-big"]
-    assert recipes() == expected
+    assert recipes() == [
+        "generated",
+        "iwslt15-en-vi",
+        "multi30k-de-en",
+        "tatoeba-europarl-de-en",
+        "wmt15-de-en-base",
+        "wmt15-de-en-big",
+    ]
 
 
 @pytest.mark.parametrize("recipe", recipes())
