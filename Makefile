@@ -16,7 +16,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup test-setup demo demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model gpu-report sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -71,6 +71,10 @@ bench: test-setup
 
 bench-publish: bench
 	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
+
+# quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md and its card
+results: setup
+	$(BIN)/python benchmarks/results.py $(RESULTS)
 
 # size, memory and speed of the model that comes with the package, into the README
 bench-model: setup

@@ -7,7 +7,6 @@ python benchmarks/report.py runs/bench/results.json --publish    also into docs/
 import argparse
 import csv
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+from marked_text import replace_marked
 from rich.console import Console
 from rich.table import Table
 
@@ -214,13 +214,7 @@ def publish(text: str, figure: Path, table: Path) -> None:
     """Put the table into the README between its markers, and the files into docs/."""
     shutil.copy(figure, ROOT / "docs" / "benchmark.png")
     shutil.copy(table, ROOT / "docs" / "benchmark.csv")
-    readme = ROOT / "README.md"
-    begin, end = "<!-- benchmark: written by make bench-publish -->\n", "<!-- /benchmark -->"
-    old = readme.read_text()
-    new, count = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}{text}\n{end}", old, flags=re.S)
-    if count != 1:
-        raise SystemExit(f"README.md has {count} benchmark blocks; expected one, between {begin.strip()} and {end}")
-    readme.write_text(new)
+    replace_marked(ROOT / "README.md", "benchmark", "make bench-publish", f"{text}\n")
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ python benchmarks/shipped_model.py [--source german.txt]     a table; `make benc
 """
 
 import argparse
-import re
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import torch
+from marked_text import replace_marked
 
 from gma import model_directory
 from gma.demo import SENTENCES
@@ -21,11 +21,9 @@ from gma.streaming import StreamingTranslator
 from gma.translate import translate
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
 ROUNDS = 5
 MANY = 32
 DELTA = 2.0
-MARKS = "<!-- shipped model: written by make bench-model -->\n", "<!-- /shipped model -->\n"
 
 
 def main() -> None:
@@ -44,11 +42,7 @@ def main() -> None:
     text = "| | |\n|---|---:|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
     print(text)
     if arguments.publish:
-        begin, end = MARKS
-        found = README.read_text("utf-8")
-        pattern = re.compile(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", re.DOTALL)
-        assert pattern.search(found), f"no {begin.strip()} in {README}"
-        README.write_text(pattern.sub(lambda _: text, found), "utf-8")
+        replace_marked(ROOT / "README.md", "shipped model", "make bench-model", text)
 
 
 def package_rows() -> list[tuple[str, str]]:
