@@ -121,11 +121,10 @@ def _product(a, b, COLUMNS: tl.constexpr):
     """a bᵀ. The longest sums of float32 are made in parts: added up one by one, their errors are too large."""
     if COLUMNS < 256 or a.dtype != tl.float32:
         return tl.dot(a, tl.trans(b), input_precision="ieee")
-    part = tl.arange(0, COLUMNS)[None, :] // 32
-    total = tl.dot(tl.where(part == 0, a, 0.0), tl.trans(b), input_precision="ieee")
-    for index in tl.static_range(1, COLUMNS // 32):
-        total += tl.dot(tl.where(part == index, a, 0.0), tl.trans(b), input_precision="ieee")
-    return total
+    parts: tl.constexpr = COLUMNS // 32
+    left = tl.permute(tl.reshape(a, (a.shape[0], parts, 32)), (1, 0, 2))
+    right = tl.permute(tl.reshape(b, (b.shape[0], parts, 32)), (1, 2, 0))
+    return tl.sum(tl.dot(left, right, input_precision="ieee"), 0)
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])

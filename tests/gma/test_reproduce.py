@@ -72,6 +72,13 @@ def rows_of(files: dict[str, str], name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(files[f"reproduction-{name}.csv"].splitlines()))
 
 
+def test_a_recipe_may_be_named_by_its_beginning():
+    assert systems.recipe_named("multi30k") == "multi30k-de-en"
+    for wrong in ("", "x", "multi30k-de-en-x"):
+        with pytest.raises(systems.UnknownSystem, match="expected one of generated, multi30k-de-en"):
+            systems.recipe_named(wrong)
+
+
 @pytest.mark.parametrize("recipe", ["generated", "multi30k-de-en"])
 def test_every_planned_model_has_a_valid_config_and_the_same_size_and_updates(recipe, tmp_path, monkeypatch):
     monkeypatch.undo()
