@@ -132,5 +132,6 @@ format: test-setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# not runs: what was trained stays
 clean:
-	rm -rf $(VENV) build dist runs *.egg-info gma_kernels/*.so gma_kernels/_*_missing.txt
+	rm -rf $(VENV) build dist *.egg-info gma_kernels/*.so gma_kernels/_*_missing.txt

@@ -48,7 +48,10 @@ def _mean(paths: list[Path]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Mean of the model's tensors, summed up in float64, and the last one's state."""
     sums: dict[str, Tensor] = {}
     for path in paths:
-        tensors, record = tensor_file.read(path)
+        try:
+            tensors, record = tensor_file.read(path)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is gone: the run is still training; try again") from error
         for name, tensor in tensors.items():
             if name.startswith("model."):
                 name = name.removeprefix("model.")

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import gma_kernels
+from gma.terminal import say
 from gma.user_error import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def download(
     """Fetch a public corpus; a download that was cut off goes on where it stopped."""
     from gma.download import download
 
-    console.print(f"corpus: {download(name, folder, console)}", highlight=False)
+    say(console, f"corpus: {download(name, folder, console)}")
 
 
 @app.command()
@@ -112,7 +113,7 @@ def prepare(
     settings = config.load_arguments(arguments or []).config.data
     folder = output or Path(settings.folder)
     console.print(prepare.prepare(settings, folder, console).table())
-    console.print(f"prepared corpus: {folder}", highlight=False)
+    say(console, f"prepared corpus: {folder}")
 
 
 @app.command()
@@ -146,7 +147,7 @@ def average(
     from gma.average import average
 
     paths = average(run, last, output, torch.float16 if half else None)
-    console.print(f"{output}: mean of {', '.join(path.name for path in paths)}", highlight=False)
+    say(console, f"{output}: mean of {', '.join(path.name for path in paths)}")
 
 
 @app.command()
@@ -293,7 +294,7 @@ def translate(
 ) -> None:
     """Translate text, many sentences at a time, into exactly what a stream would write."""
     from gma import model_directory
-    from gma.evaluate_command import choose_device
+    from gma.device import choose_device
     from gma.translate import translate_file
 
     loaded = model_directory.load(model, choose_device(device))
@@ -313,7 +314,7 @@ def stream(
 ) -> None:
     """Translate while the text is arriving: every word is written the moment it is ready."""
     from gma import dictation, live, model_directory
-    from gma.evaluate_command import choose_device
+    from gma.device import choose_device
     from gma.streaming import LONGEST_ALONE, StreamingTranslator
 
     loaded = model_directory.load(model, choose_device(device))
@@ -468,7 +469,7 @@ def plot_learning(
 
 def _print_paths(paths: list[Path]) -> None:
     for path in paths:
-        console.print(f"figure: {path}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"figure: {path}")
 
 
 def main() -> None:
@@ -477,4 +478,10 @@ def main() -> None:
     except (UserError, gma_kernels.BackendUnavailable) as error:
         # the message says all there is to say; a traceback would bury it
         print(error, file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        # a path of the user's that cannot be written or read; anything else is no message for people
+        if error.filename is None:
+            raise
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)

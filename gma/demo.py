@@ -11,6 +11,7 @@ from gma import dictation, live, model_directory, plot_command
 from gma.metrics import latency
 from gma.model_directory import Loaded
 from gma.streaming import StreamingTranslator
+from gma.terminal import say
 from gma.translate import translate
 
 # none of them was trained on
@@ -46,8 +47,8 @@ def demonstrate(folder: Path, console: Console) -> None:
             console.print(_stream(translator, sentence))
     console.print(_latencies(loaded, SENTENCES[0]))
     for path in plot_command.attention(model, folder / "attention", source=SENTENCES[0], delta=DELTA):
-        console.print(f"written: {path}", highlight=False)
-    console.print("\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends", highlight=False)
+        say(console, f"written: {path}")
+    say(console, "\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends")
 
 
 def numbered(source: str, translation: Iterable[tuple[str, int]]) -> Text:

@@ -10,6 +10,7 @@ from gma.demo import numbered
 from gma.evaluation import Evaluation
 from gma.instances import Instance
 from gma.streaming import StreamingTranslator
+from gma.terminal import say
 from gma.toml_text import toml_value
 from gma.training import Outcome
 
@@ -43,7 +44,7 @@ def demonstrate(folder: Path, minutes: float, console: Console) -> Outcome:
     sweep.sweep([folder], DELTAS, folder / "sweep", console)
     gold, line = corpus / "test.align", text.indices[shown] + 1
     for figure in plot_command.attention(folder, folder / "attention", line=line, alignments=gold):
-        console.print(f"written: {figure}", highlight=False)
+        say(console, f"written: {figure}")
     return outcome
 
 

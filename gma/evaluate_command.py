@@ -1,17 +1,16 @@
 """The work behind `gma evaluate`: what to load, what to print, what to write."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gma import atomic_file, evaluation, evaluation_text, model_directory, score_table
+from gma.device import choose_device
 from gma.evaluation import Evaluation, EvaluationError
 from gma.instances import write_instances
 from gma.segmentation import check_can_force
+from gma.terminal import bar, say
 
 SCORES, LOG, SIMULEVAL_CONFIG = "scores.json", "instances.log", "config.yaml"
 
@@ -88,30 +87,3 @@ def write(folder: Path, scores: dict, result: Evaluation) -> None:
     atomic_file.replace_text(folder / SCORES, json.dumps(scores, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     atomic_file.replace_text(folder / SIMULEVAL_CONFIG, "source_type: text\ntarget_type: text\n")
     write_instances(folder / LOG, result.instances)
-
-
-def say(console: Console, text: str) -> None:
-    """One line as it is, whatever the width of the terminal."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def choose_device(name: str) -> torch.device:
-    """'auto' is a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise EvaluationError(f"--device is {name!r}; expected auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise EvaluationError(f"--device is {name!r}, but torch finds no GPU here; expected cpu or auto")
-    return device
-
-
-@contextmanager
-def bar(console: Console, description: str, total: int):
-    """A progress bar on a terminal, nothing elsewhere; gives the function that moves it on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(description, total=total)
-        yield lambda count: progress.advance(task, count)

@@ -36,17 +36,24 @@ class EvaluationText:
         return digest.hexdigest()
 
 
-def load(loaded: Loaded, source: Path | None = None, reference: Path | None = None) -> EvaluationText:
+def load(
+    loaded: Loaded,
+    source: Path | None = None,
+    reference: Path | None = None,
+    options: tuple[str, str] = ("--source", "--reference"),
+) -> EvaluationText:
     """Two files, plain or .gz; without them the test split of the model's prepared corpus, or else its valid split.
 
     The tokenizer's rules are applied to both sides, so that the reference of a model that lower-cases is lower-cased.
+
+    options: what the two are called on the command line, for messages.
     """
     if (source is None) != (reference is None):
-        given, missing = ("--source", "--reference") if reference is None else ("--reference", "--source")
+        given, missing = options if reference is None else reversed(options)
         raise TextError(f"{given} was given without {missing}; expected both, or none for the model's own corpus")
     rules = loaded.tokenizer.rules
     if source is None:
-        name, pairs = _held_out(Path(loaded.config.data.folder))
+        name, pairs = _held_out(Path(loaded.config.data.folder), " and ".join(options))
     else:
         name = f"{source}, {reference}"
         pairs = list(ParallelText([source], [reference], on_bad_line="error", on_empty="keep").pairs())
@@ -61,10 +68,10 @@ def load(loaded: Loaded, source: Path | None = None, reference: Path | None = No
     return EvaluationText(name, sources, references, indices, len(pairs))
 
 
-def _held_out(folder: Path) -> tuple[str, list[tuple[str, str]]]:
+def _held_out(folder: Path, options: str) -> tuple[str, list[tuple[str, str]]]:
     if not (folder / MANIFEST).exists():
         raise TextError(
-            f"no --source and --reference, and the corpus the model was trained with is not in {folder} "
+            f"no {options}, and the corpus the model was trained with is not in {folder} "
             "(its data.folder); give the two files, or go to where that folder is"
         )
     corpus = PreparedCorpus.open(folder)
@@ -72,4 +79,4 @@ def _held_out(folder: Path) -> tuple[str, list[tuple[str, str]]]:
         if split in corpus.splits and len(corpus.split(split)):
             texts = corpus.split(split)
             return f"{split} split of {folder}", list(zip(texts.source_text, texts.target_text))
-    raise TextError(f"{folder} has no test or valid split with sentences; give --source and --reference")
+    raise TextError(f"{folder} has no test or valid split with sentences; give {options}")

@@ -59,7 +59,7 @@ def attention(
     loaded = model_directory.load(model)
     links: frozenset[Link] = frozenset()
     if source is None:
-        text = evaluation_text.load(loaded, source_file, reference_file)
+        text = evaluation_text.load(loaded, source_file, reference_file, ("--source-file", "--reference-file"))
         if line - 1 not in text.indices:
             raise PlotError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
         place = text.indices.index(line - 1)
@@ -69,8 +69,8 @@ def attention(
         if alignments is not None:
             gold = evaluation.load_gold(alignments, one_based=one_based)
             links = evaluation.links_of(gold, text)[place].possible
-    elif alignments is not None:
-        raise PlotError("--alignments goes with a line of a file; leave it out with --source")
+    elif alignments or source_file or reference_file:
+        raise PlotError("--alignments, --source-file and --reference-file are of a file with many; leave out --source")
     if target is None:
         target = translate(loaded, [source], delta=delta)[0].text
     if not source.split() or not target.split():
@@ -113,7 +113,7 @@ def steps(model: Path, output: Path, *, source: Path | None, reference: Path | N
 
 def learning(run: Path, output: Path) -> list[Path]:
     """Loss, BLEU and AL over a run's updates."""
-    path = run / "history.jsonl"
+    path = run / history.HISTORY
     records = history.read(path)
     if not records:
         raise PlotError(f"{path}: no records; expected the folder of a run that `gma train` has begun")

@@ -152,8 +152,8 @@ def sentence(
         for edge in ax.spines.values():
             edge.set_visible(False)
         _path(ax, heard)
-        ax.set_xticks(range(1, columns + 1), source, rotation=90)
-        ax.set_yticks(range(1, rows + 1), target)
+        ax.set_xticks(range(1, columns + 1), source, rotation=90, parse_math=False)
+        ax.set_yticks(range(1, rows + 1), target, parse_math=False)
         ax.xaxis.tick_top()
         ax.tick_params(length=0, pad=1.5)
         if title:
@@ -204,7 +204,7 @@ def quality_latency(
         ax.set_axisbelow(True)
         ax.set(xlabel=f"{metric} ({convention} convention, {unit})", ylabel="BLEU")
         if any(point.label is not None for points in curves.values() for point in points):
-            ax.set_title("numbers: δ", loc="right", fontsize=7, pad=2)
+            ax.set_title("numbers: δ, k or θ", loc="right", fontsize=7, pad=2)
         figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.0, handlelength=1.6)
     return figure
 

@@ -24,12 +24,12 @@ from gma import (
 )
 from gma.config import Config
 from gma.equal_lag import Comparison, nearest_setting
-from gma.evaluate_command import say
 from gma.metrics import GoldLinks
 from gma.model_directory import ModelDirectoryError
 from gma.reproduction import Results, Row, Training
 from gma.sweep import Point
 from gma.systems import GMA, WAIT_K, Model, System
+from gma.terminal import say
 from gma.toml_text import toml_value
 
 CORPUS, SWEEP, EQUAL_LAG, TIMES = "corpus", "sweep", "equal-lag", "times.json"

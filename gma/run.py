@@ -15,6 +15,7 @@ from gma.checkpoint import Checkpoint, CheckpointFolder
 from gma.config import Config, ConfigError
 from gma.distributed import World
 from gma.history import HISTORY
+from gma.terminal import say
 from gma.token_file import MANIFEST, PreparedCorpus
 from gma.training import CHECKPOINTS, Outcome, State, Trainer
 from gma.user_error import UserError
@@ -65,11 +66,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             trainer.restore(checkpoint.tensors if checkpoint else {}, State(**found["state"]), Path(found["path"]))
             checkpoint = None  # as large as all that is trained, and not needed any more
             if world.is_first:
-                console.print(
-                    f"resuming after update {trainer.state.update:,} from {found['path']}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                say(console, f"resuming after update {trainer.state.update:,} from {found['path']}")
         outcome = trainer.train()
         if world.is_first:
             _report(outcome, folder, console)
@@ -80,7 +77,7 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
     """The prepared corpus; the first process prepares it if it is not there yet."""
     folder = Path(config.data.folder)
     if world.is_first and not (folder / MANIFEST).exists():
-        console.print(f"preparing the corpus in {folder}", highlight=False)
+        say(console, f"preparing the corpus in {folder}")
         prepare.prepare(config.data, folder, console)
     world.wait()
     corpus = PreparedCorpus.open(folder)
@@ -148,7 +145,7 @@ def _report(outcome: Outcome, folder: Path, console: Console) -> None:
         lines.append(f"  BLEU {best['bleu']:.2f}  {best['bleu_signature']}")
         lines.append(f"  AL {best['al']:.2f}  {best['latency_convention']}")
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 def _newest(folder: Path, console: Console) -> Checkpoint | None:

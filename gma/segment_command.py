@@ -9,10 +9,11 @@ from rich.console import Console
 
 from gma import meaning_units, model_directory, segmenter
 from gma.checksum import sha256_of
-from gma.evaluate_command import bar, choose_device, say
+from gma.device import choose_device
 from gma.model_directory import MODEL, TOKENIZER, Loaded
 from gma.segmentation import check_can_segment
 from gma.segmenter import Fit, Segmenter, SegmenterError, word_ends
+from gma.terminal import bar, say
 from gma.token_file import PreparedCorpus
 from gma.tokenizer import EOS
 from gma.training import CHECKPOINTS

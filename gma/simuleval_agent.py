@@ -41,7 +41,7 @@ class GMAAgent(TextToTextAgent):
     """Writes complete words as soon as they are ready, greedily."""
 
     def __init__(self, args: Namespace):
-        self.loaded = model_directory.load(args.model)
+        self.loaded = model_directory.load(model_directory.find(args.model))
         self.delta: float | None = args.delta
         if self.delta is not None and math.isnan(self.delta):
             raise ValueError("--delta is nan; expected a number of source tokens, or inf for all")
@@ -50,7 +50,7 @@ class GMAAgent(TextToTextAgent):
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
-        parser.add_argument("--model", required=True, help="Model directory, as `gma train` writes it.")
+        parser.add_argument("--model", required=True, help="Folder of a model, or de-en, which comes with gma.")
         parser.add_argument(
             "--delta",
             "--k",

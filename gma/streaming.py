@@ -93,9 +93,9 @@ class StreamingTranslator:
             beam: hypotheses to keep while searching once the source has ended. Before that, a written word stands.
         """
         if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
-            raise ValueError(f"beam is {beam!r}; expected a whole number, 1 or more")
+            raise StreamError(f"beam is {beam!r}; expected a whole number, 1 or more")
         if beam > 1 and not self._batch.can_fork:
-            raise ValueError(f"beam is {beam}, but this model writes unit by unit, and a unit stands: use beam 1")
+            raise StreamError(f"beam is {beam}, but this model writes unit by unit, and a unit stands: use beam 1")
         with self._exclusively():
             slot = self._batch.open(delta)
             course = self._courses[slot] = _Course(slot, beam, self.tokenizer.target)

@@ -12,16 +12,19 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 import gma
-from gma import atomic_file, evaluate_command, evaluation_text, model_directory, plotting, tensor_file
+from gma import atomic_file, evaluation_text, model_directory, plotting, tensor_file
 from gma.checksum import sha256_of
 from gma.cross_attention import CrossAttention
+from gma.device import choose_device
 from gma.evaluation import SLOTS, AlignmentEvaluation, Evaluation, evaluate
 from gma.evaluation_text import EvaluationText
 from gma.instances import write_instances
 from gma.metrics import GoldLinks
 from gma.segmenter import SEGMENTER
+from gma.terminal import bar, say
 from gma.user_error import UserError
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
@@ -114,7 +117,7 @@ def sweep(
     console.print(table(points))
     paths = plotting.save(plotting.quality_latency(curves(points)), output / FIGURE)
     for path in (output / CURVE, output / TABLE, *paths):
-        evaluate_command.say(console, f"written: {path}")
+        say(console, f"written: {path}")
     return points
 
 
@@ -142,7 +145,7 @@ def measure(
     """
     folders = system_names(models)
     known = load(output / CURVE) if (output / CURVE).exists() else []
-    place = evaluate_command.choose_device(device)
+    place = choose_device(device)
     systems = {name: model_directory.load(folder, place) for name, folder in folders.items()}
     text = _common_text({name: evaluation_text.load(loaded, source, reference) for name, loaded in systems.items()})
     text_print = f"{text.fingerprint}{'-lowercase' * lowercase}{'' if gold is None else f'-{_links_fingerprint(gold)}'}"
@@ -152,7 +155,7 @@ def measure(
     ]
     if len(points) < len(known):
         stale = f"{len(known) - len(points)} points in {output} are of another text or of a model that has changed"
-        evaluate_command.say(console, f"{stale}; they are left out")
+        say(console, f"{stale}; they are left out")
     wanted = [(name, delta) for name, loaded in systems.items() for delta in _latencies(loaded.model.policy, deltas)]
     if deltas is not None and all(delta is None for _, delta in wanted):
         raise SweepError(
@@ -162,8 +165,8 @@ def measure(
     done = {(point.system, point.delta) for point in points}
     missing = [point for point in wanted if point not in done]
     if len(missing) < len(wanted):
-        evaluate_command.say(console, f"{len(wanted) - len(missing)} of {len(wanted)} points are there already")
-    with evaluate_command.bar(console, "sweep", len(missing) * len(text.sources)) as advance:
+        say(console, f"{len(wanted) - len(missing)} of {len(wanted)} points are there already")
+    with bar(console, "sweep", len(missing) * len(text.sources)) as advance:
         for name, delta in missing:
             result = evaluate(
                 systems[name],
@@ -233,7 +236,7 @@ def table(points: Sequence[Point]) -> Table:
     for point in points:
         latency = (point.al, point.laal, point.ap, point.dal, point.cw, point.paper_al)
         result.add_row(
-            point.system,
+            Text(point.system),
             "–" if point.delta is None else f"{point.delta:g}",
             *(f"{value:.1f}" for value in (point.bleu, point.chrf)),
             *(f"{value:.2f}" for value in latency),

@@ -53,7 +53,8 @@ def _pairs(archive: Path) -> list[tuple[str, str]]:
     """Lines of English, tab, German (and in newer files, tab, attribution)."""
     try:
         with zipfile.ZipFile(archive) as file:
-            lines = file.read(MEMBER).decode("utf-8").splitlines()
+            # only a line feed ends a line: a sentence may hold another separator
+            lines = [line.rstrip("\r") for line in file.read(MEMBER).decode("utf-8").removesuffix("\n").split("\n")]
     except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:
         raise TatoebaError(f"{archive}: expected a zip file with {MEMBER} in it ({error}); fetch it again") from error
     columns = [line.split("\t") for line in lines]

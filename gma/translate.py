@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gma import atomic_file, search
 from gma import beam as beams
@@ -16,6 +15,7 @@ from gma.delays import word_delays, word_ends
 from gma.model_directory import Loaded
 from gma.parallel_text import TextError
 from gma.search import Hypothesis
+from gma.terminal import bar
 from gma.tokenizer import EOS, Vocabulary
 from gma.user_error import UserError
 
@@ -108,17 +108,9 @@ def translate_file(
     """
     _check_beam(loaded, beam, delta)
     lines = read_lines(source, name)
-    with Progress(
-        TextColumn("translating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("sentences"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("", total=len(lines))
+    if target is not None and target.is_dir():
+        raise TranslateError(f"--output is {target}, a folder; expected a file")
+    with bar(console, "translating", len(lines)) as advance:
         # portions: beside the text itself, neither memory nor waiting for the first line grows with the file
         translated = (
             translation.text + "\n"
@@ -128,13 +120,16 @@ def translate_file(
                 lines[start : start + PORTION],
                 delta=delta,
                 beam=beam,
-                progress=lambda count: bar.advance(task, count),
+                progress=advance,
             )
         )
         if target is None:
             for line in translated:
                 sys.stdout.buffer.write(line.encode())
                 sys.stdout.buffer.flush()
+        elif target.exists() and not target.is_file():
+            # a device or a pipe, which nothing can take the place of
+            _write(target, translated)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             atomic_file.replace(target, lambda temporary: _write(temporary, translated))

@@ -1,7 +1,7 @@
 """The Triton backend: the kernels of the operators triton_forward, triton_backward and triton_weights.
 
 Importing this package imports triton. `gma_kernels.ops` does so at the first call of one of the operators, also one
-from an exported program, and `gma_kernels.backends` when it is asked whether the backend is there.
+from an exported program.
 """
 
 from collections.abc import Callable

@@ -67,6 +67,7 @@ def test_every_kind_of_model_trains_in_parallel(corpus, tmp_path, sharing):
     prior = "none" if sharing == "heads" else "gaussian"
     more = [f"attention.sharing={sharing}", f"attention.prior={prior}", "model.embeddings=target"]
     tiny_run.wait(tiny_run.start(corpus, tmp_path, *more, "training.updates=3", processes=2))
+    assert tiny_run.last_update(tmp_path) == 3
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_update(corpus, tmp_path):

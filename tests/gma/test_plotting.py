@@ -195,11 +195,20 @@ def test_commands(monkeypatch, tmp_path, folder, arguments):
         assert ("p ± σ" in svg) == ("{folder}/model" in arguments)
 
 
+def test_labels_are_no_formulas():
+    figure = plotting.sentence(np.ones((1, 2)), ["$$", r"a$\x$"], ["$5$"], [2])
+    figure.canvas.draw()
+    (ax, *_) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["$$", r"a$\x$"]
+
+
 WRONG = {
     "no such line": (["attention", "{folder}/model", *FILES, "--line", "99"], "expected 1 to 8"),
     "no such layer": (["attention", "{folder}/model", *FILES, "--layer", "3"], "expected 1 to 2"),
     "no words": (["attention", "{folder}/model", "--source", " ", "--target", "x"], "words on both sides"),
-    "links of no file": (["attention", "{folder}/model", "--source", "a", "--alignments", "x"], "leave it out"),
+    "links of no file": (["attention", "{folder}/model", "--source", "a", "--alignments", "x"], "leave out --source"),
+    "a file and a sentence": (["attention", "{folder}/model", *FILES, "--source", "a"], "leave out --source"),
+    "half a text": (["attention", "{folder}/model", *FILES[:2]], "--source-file was given without --reference-file"),
     "links to another target": (
         ["attention", "{folder}/model", *FILES, "--target", "a", "--alignments", "x"],
         "links to the reference's words",

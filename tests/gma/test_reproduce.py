@@ -139,7 +139,7 @@ def test_training_may_be_limited_by_time_alone(tmp_path, corpus):
     folder = tmp_path / "a folder"
     make(folder, (*corpus, "training.updates=0", "training.minutes=0.005"), "gma")
     (row, _) = csv.DictReader((folder / TIMED).read_text().splitlines())
-    assert (row["model"], float(row["minutes"]) >= 0) == ("gma", True)
+    assert (row["model"], row["minutes"] != "") == ("gma", True)
     assert int(row["updates"]) > 0
     # as a shell takes it
     assert f"gma reproduce --recipe generated --folder '{folder}' " in (folder / "reproduction.md").read_text()

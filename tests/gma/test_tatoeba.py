@@ -70,3 +70,10 @@ def test_wrong_archives_are_named(tmp_path, text, member, complaint):
 def test_missing_archive_is_named(tmp_path):
     with pytest.raises(tatoeba.TatoebaError, match=r"deu-eng\.zip: expected a zip file"):
         tatoeba.unpack(tmp_path)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    write_archive(tmp_path, "One\u2028two.\tEins\u0085zwei.\r\nThree.\tDrei.\n")
+    tatoeba.unpack(tmp_path)
+    splits = [(tmp_path / f"{split}.de").read_text("utf-8") for split in tatoeba.SPLITS]
+    assert sorted("".join(splits).split("\n")) == ["", "Drei.", "Eins zwei."]

@@ -2,7 +2,9 @@
 
 import io
 import math
+import os
 import random
+import threading
 
 import pytest
 import torch
@@ -171,9 +173,30 @@ def test_the_command(loaded, texts, tmp_path):
 @pytest.mark.parametrize("command", ["translate", "stream"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--delta", "nan", "delta is nan"), ("--device", "abacus", "expected auto, cpu, cuda or cuda:N")],
+    [
+        ("--delta", "nan", "delta is nan"),
+        ("--device", "abacus", "expected auto, cpu, cuda or cuda:N"),
+        ("--device", "meta", "expected auto, cpu, cuda or cuda:N"),
+        ("--device", "cpu:3", "expected auto, cpu, cuda or cuda:N"),
+    ],
 )
 def test_options_that_make_no_sense_are_named(loaded, tmp_path, monkeypatch, capsys, command, option, value, message):
     model_directory.save(tmp_path, small_model(0, torch.float32), loaded.config, loaded.tokenizer, {})
     assert tiny_model.command(monkeypatch, command, tmp_path, option, value) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_output_that_is_no_plain_file(loaded, texts, tmp_path):
+    (tmp_path / "in.txt").write_bytes(file(*texts[:2]).getvalue())
+    with (tmp_path / "in.txt").open("rb") as source, pytest.raises(TranslateError, match="a folder; expected a file"):
+        translate_file(loaded, source, "in.txt", tmp_path, SILENT)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text("utf-8")))
+    reader.start()
+    with (tmp_path / "in.txt").open("rb") as source:
+        translate_file(loaded, source, "in.txt", pipe, SILENT)
+    reader.join()
+    assert heard == ["".join(f"{translation.text}\n" for translation in translate(loaded, texts[:2]))]
+    assert pipe.is_fifo()
