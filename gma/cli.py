@@ -263,7 +263,7 @@ def reproduce(
     recipe: Annotated[str, typer.Option(help="generated, or multi30k-de-en, or their beginning.")] = "generated",
     folder: Annotated[Path, typer.Option(help="Of all that is made; what was cut off goes on.")] = ...,
     names: Annotated[
-        str, typer.Option("--systems", help="Some, with commas, such as wait-k,gma.", show_default="all")
+        str, typer.Option("--systems", help="Some, with commas, such as wait-k,gma.", show_default="the recipe's")
     ] = "",
     only: Annotated[str | None, typer.Option(help="systems or ablations.", show_default="both")] = None,
 ) -> None:

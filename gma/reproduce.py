@@ -59,11 +59,12 @@ def reproduce(
     """Do what is left to do of the chosen systems, then write tables and figures of all that is in `folder`.
 
     Args:
-        names, group: of the systems; all if nothing is given.
+        names, group: of the systems; if nothing is given, the recipe's standard ones.
         overrides: `section.key=value`, for every system.
     """
     work = Reproduction(systems.recipe_named(recipe), folder, console, overrides)
-    chosen = systems.choose(work.plan, names, group)
+    standard = () if group else systems.budget_of(recipe).standard
+    chosen = systems.choose(work.plan, names or standard, group)
     # a wrong override is found before anything is trained; what is shared is read from models not chosen, too
     for system in work.plan:
         for model in system.models:

@@ -97,11 +97,13 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
 
 def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, Any]:
     """What an update's result depends on: settings, the corpus, and how many micro-batches make an update."""
+    # a rate that falls to 0 at the last update depends on which one that is
+    free = FREE - {"training.updates"} if config.training.schedule == "linear" else FREE
     settings = {
         f"{section}.{key}": value
         for section, table in config.values().items()
         for key, value in table.items()
-        if section != "data" and f"{section}.{key}" not in FREE
+        if section != "data" and f"{section}.{key}" not in free
     }
     files = {name: file for name, file in corpus.manifest["files"].items() if name.startswith(("train.", "tokenizer"))}
     digest = hashlib.blake2b(json.dumps(files, sort_keys=True).encode(), digest_size=16)
@@ -126,9 +128,10 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
     if before["corpus"] != now["corpus"]:
         different.append("the prepared corpus in data.folder is another one")
     if different:
+        free = sorted(FREE - {"training.accumulation"} - now["settings"].keys())
         raise RunError(
             f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --folder, or leave "
-            f"these as they were. Free to change are {', '.join(sorted(FREE - {'training.accumulation'}))}"
+            f"these as they were. Free to change are {', '.join(free)}"
         )
 
 

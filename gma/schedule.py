@@ -2,9 +2,17 @@
 
 import math
 
+from gma.settings import TrainingSettings
 
-def inverse_square_root(update: int, peak: float, warmup_updates: int, warmup_from: float) -> float:
-    """Rate of update 1, 2, …: linear from `warmup_from` up to `peak` at `warmup_updates`, then falling as 1/√update."""
-    if update < warmup_updates:
-        return warmup_from + (peak - warmup_from) * update / warmup_updates
-    return peak * math.sqrt(max(1, warmup_updates) / update)
+
+def learning_rate(update: int, settings: TrainingSettings) -> float:
+    """Rate of update 1, 2, …: linear from `warmup_from` to the peak at `warmup_updates`, then falling.
+
+    "inverse_square_root" falls as 1/√update, whatever their number; "linear" reaches 0 just after the last one.
+    """
+    peak, warmup = settings.learning_rate, settings.warmup_updates
+    if update < warmup:
+        return settings.warmup_from + (peak - settings.warmup_from) * update / warmup
+    if settings.schedule == "linear":
+        return peak * max(0, settings.updates + 1 - update) / (settings.updates + 1 - max(1, warmup))
+    return peak * math.sqrt(max(1, warmup) / update)

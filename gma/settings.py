@@ -321,6 +321,7 @@ class TrainingSettings(Settings):
     learning_rate: Positive = 5e-4
     warmup_updates: CountOrZero = 4000
     warmup_from: NotNegative = 1e-7
+    schedule: Literal["inverse_square_root", "linear"] = "inverse_square_root"
     betas: Betas = (0.9, 0.98)
     epsilon: Positive = 1e-8
     label_smoothing: Share = 0.1
@@ -347,6 +348,13 @@ class TrainingSettings(Settings):
         if self.warmup_from > self.learning_rate:
             raise Impossible(
                 "warmup_from", self.warmup_from, f"expected training.learning_rate = {self.learning_rate} at most"
+            )
+        if self.schedule == "linear" and self.updates <= self.warmup_updates:
+            raise Impossible(
+                "schedule",
+                "linear",
+                f"falls from training.warmup_updates = {self.warmup_updates} to 0 at training.updates, and that is "
+                f"{self.updates}: expected more updates, or 'inverse_square_root'",
             )
         if self.patience and not self.validate_every:
             raise Impossible(

@@ -28,7 +28,7 @@ from gma.history import History
 from gma.interruption import SIGNALS, Interruption
 from gma.loss import cross_entropy
 from gma.progress import TrainingDisplay
-from gma.schedule import inverse_square_root
+from gma.schedule import learning_rate
 from gma.token_file import PreparedCorpus
 from gma.tokenizer import PAD
 from gma.transformer import Transformer
@@ -182,9 +182,7 @@ class Trainer:
             # gradients travel once per update, during the last backward
             with nullcontext() if last or self.world.size == 1 else self.parallel.no_sync():
                 sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
-        self.learning_rate = inverse_square_root(
-            update, self.settings.learning_rate, self.settings.warmup_updates, self.settings.warmup_from
-        )
+        self.learning_rate = learning_rate(update, self.settings)
         finite = self._step(update)
         self.epoch = plan.epoch
         self.state.update = update

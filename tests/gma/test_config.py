@@ -152,6 +152,7 @@ WRONG = [
     (EMPTY, ["attention.delta=-inf"], "attention.delta = -inf", "a number (of source tokens), inf"),
     (EMPTY, ["training.updates=0"], "training.updates = 0", "training.minutes = 0 is none either"),
     (EMPTY, ["training.warmup_from=0.1"], "training.warmup_from = 0.1", "training.learning_rate = 0.0005 at most"),
+    (EMPTY, ["training.schedule=linear", "training.updates=9"], 'training.schedule = "linear"', "more updates"),
     (EMPTY, ["training.validate_every=0", "training.patience=3"], "training.patience = 3", "validate_every = 0"),
     (
         "[training]\nearly_stop_metric = 'bleu'\nvalidate_sentences = 0",

@@ -2,14 +2,12 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
 from gma.loss import cross_entropy
-from gma.schedule import inverse_square_root
 
 PADDING = 0
 
@@ -70,20 +68,3 @@ def test_huge_logits_stay_finite():
     loss.smoothed.backward()
     assert math.isfinite(loss.likelihood)
     assert logits.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("warmup", [0, 1, 10, 4000])
-def test_the_rate_rises_to_its_peak_and_falls(warmup):
-    rates = [inverse_square_root(update, 5e-4, warmup, 1e-7) for update in range(1, 3 * max(1, warmup) + 5)]
-    peak = rates.index(max(rates)) + 1
-    assert peak == max(1, warmup)
-    assert max(rates) == pytest.approx(5e-4)
-    assert rates[:peak] == sorted(rates[:peak])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert inverse_square_root(4 * max(1, warmup), 5e-4, warmup, 1e-7) == pytest.approx(2.5e-4)
-
-
-def test_the_warm_up_is_a_line_from_its_start():
-    first, second, third = (inverse_square_root(update, 1.0, 100, 0.1) for update in (1, 2, 3))
-    assert second - first == pytest.approx(third - second)
-    assert first - (second - first) == pytest.approx(0.1)

@@ -111,6 +111,7 @@ def test_the_plan_has_every_system_and_every_ablation_of_the_paper():
     ],
 )
 def test_choosing(names, group, expected):
+    assert {*systems.budget_of("multi30k").standard} <= {system.name for system in systems.plan("multi30k")}
     assert [system.name for system in systems.choose(systems.plan("generated"), names, group)] == expected
 
 

@@ -159,6 +159,13 @@ def test_what_is_named_as_free_to_change_is(corpus, whole):
     assert "training.accumulation" not in str(refusal.value).partition("Free to change are ")[2]
 
 
+def test_a_rate_that_ends_with_the_updates_fixes_their_number(corpus, tmp_path):
+    tiny_run.train(corpus, tmp_path, "training.schedule=linear", "training.updates=15")
+    with pytest.raises(RunError, match=r"training\.updates was 15 and is 16") as refusal:
+        tiny_run.train(corpus, tmp_path, "training.schedule=linear", "training.updates=16")
+    assert "training.updates" not in str(refusal.value).partition("Free to change are ")[2]
+
+
 def test_another_corpus_is_refused(corpus, whole, tmp_path):
     other = tiny_run.make_corpus(tmp_path / "other", "data.generated=401")
     with pytest.raises(RunError, match=r"the prepared corpus in .* is another one"):
