@@ -94,6 +94,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
         raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error
     except OSError as error:
         raise ModelDirectoryError(f"{error.filename} cannot be read: {error.strerror}") from error
+    if not isinstance(training, dict):
+        raise ModelDirectoryError(f"{folder / TRAINING} holds {training!r:.40}; expected what `gma train` has written")
     if weights.record.get("tokenizer") != _fingerprint(folder / TOKENIZER):
         raise ModelDirectoryError(
             f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"

@@ -31,6 +31,7 @@ from gma.sweep import Point
 from gma.systems import GMA, WAIT_K, Model, System
 from gma.terminal import say
 from gma.toml_text import toml_value
+from gma.user_error import UserError
 
 CORPUS, SWEEP, EQUAL_LAG, TIMES = "corpus", "sweep", "equal-lag", "times.json"
 # training sentences that meaning units are looked for in
@@ -218,14 +219,26 @@ def _is_segmented(under: Path, folder: Path) -> bool:
     return before == now
 
 
+def _read_times(path: Path) -> dict[str, dict[str, float | None]]:
+    try:
+        times = json.loads(path.read_bytes())
+        for seconds in times.values():
+            _ = seconds["wall"] + seconds["cpu"], seconds["goal"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableTimes(f"{path} is not as this command writes it; delete it to count from now on") from error
+    return times
+
+
+class UnreadableTimes(UserError, ValueError):
+    """The record of the time spent is damaged; the message says what to do."""
+
+
 class Times:
     """Seconds spent on each model until it was finished, over all calls that were not killed outright."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.spent: dict[str, dict[str, float | None]] = (
-            json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        )
+        self.spent: dict[str, dict[str, float | None]] = _read_times(path) if path.exists() else {}
 
     def finished(self) -> dict[str, dict[str, float]]:
         """Model → seconds by the clock (`wall`) and of all processors (`cpu`)."""

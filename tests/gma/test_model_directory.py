@@ -93,7 +93,7 @@ def test_a_missing_file_is_named(saved, name):
 
 
 @pytest.mark.parametrize("name", ["config.toml", "model.safetensors", "tokenizer.json", "training.json"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00garbage", b"{", b"["])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00garbage", b"{", b"[", b"[]"])
 def test_a_damaged_file_is_an_error_that_names_it(saved, name, content):
     (saved / name).write_bytes(content)
     # an empty config is one, of defaults only: it is the weights that do not fit it

@@ -115,6 +115,13 @@ def test_choosing(names, group, expected):
     assert [system.name for system in systems.choose(systems.plan("generated"), names, group)] == expected
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"gma": 3}', '{"gma": {"wall": 1.0}}', "\x00"])
+def test_a_damaged_record_of_times_is_named(tmp_path, content):
+    (tmp_path / reproduce.TIMES).write_text(content)
+    with pytest.raises(reproduce.UnreadableTimes, match=r"times\.json is not as this command writes it; delete it"):
+        Reproduction("generated", tmp_path, Console(quiet=True))
+
+
 def test_what_there_is_not_is_refused_by_name(tmp_path, monkeypatch, capsys):
     plan = systems.plan("generated")
     with pytest.raises(UnknownSystem, match="there is no system 'gna'; expected some of offline, wait-k"):
