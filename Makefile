@@ -45,12 +45,14 @@ demo-train: setup
 demo-publish: demo-train
 	cp runs/demo-train/attention.png runs/demo-train/sweep/curve.png docs
 
-# every system and ablation of the paper on the generated corpus; what was cut off goes on
+# the paper's systems on a corpus (generated: and its ablations; multi30k-de-en); what was cut off goes on
+RECIPE ?= generated
 reproduce: setup
-	$(BIN)/gma reproduce --recipe generated --folder runs/reproduce-generated
+	$(BIN)/gma reproduce --recipe $(RECIPE) --folder runs/reproduce-$(RECIPE)
 
 reproduce-publish: reproduce
-	cp runs/reproduce-generated/reproduction.md runs/reproduce-generated/reproduction-*.png docs
+	mkdir -p docs/reproduction/$(RECIPE)
+	cp runs/reproduce-$(RECIPE)/reproduction.md runs/reproduce-$(RECIPE)/reproduction-*.png docs/reproduction/$(RECIPE)
 
 # a process for every core, each with one thread, a file of tests at a time
 PARALLEL := -n auto --dist loadfile --benchmark-disable

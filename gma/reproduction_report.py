@@ -11,13 +11,21 @@ from gma import atomic_file, model_directory, plotting, published, reproduction_
 from gma.plotting import CurvePoint
 from gma.reproduction import Results
 from gma.reproduction_tables import TRUTH, ReportTable
-from gma.systems import System, budget_of
+from gma.systems import GMA, WAIT_K, System, budget_of
 
 NAME = "reproduction"
 CAPTIONS = {
     "curve": "Quality against latency of all systems",
     "steps": "Step sizes at similar lag",
     "cw": "Quality against consecutive wait",
+}
+SYSTEMS = {
+    "offline": "Offline is the same Transformer with the same causal encoder, waiting for the whole sentence.",
+    "mu": "MU is the model of Offline with a segmenter.",
+    WAIT_K: "Wait-k is trained multipath, k drawn for every batch.",
+    "mma-h": "MMA-H is trained with the variance loss, weighted by λ.",
+    "mma-il": "MMA-IL is trained with the average loss, weighted by λ.",
+    GMA: "GMA is one model, δ drawn for every update.",
 }
 # the table that a figure stands under
 PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
@@ -55,7 +63,7 @@ def _head(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in model_directory.versions().items())
     return "\n\n".join(
         [
-            "# Every system and every ablation of the paper",
+            f"# {_title(results)}",
             f"```sh\n{results.command}\n```",
             f"Made by that command, which goes on where it was cut off. Recipe `{results.recipe}`: {layers} layers of "
             f"{sizes} (width/feed-forward/heads), {settings.model.encoder} encoder, batches of "
@@ -64,12 +72,16 @@ def _head(results: Results) -> str:
             f"{settings.training.updates:,} updates of every model, seed {settings.training.seed} for all: one run of "
             f"one seed. The test set has {sentences:,} sentences; decoding is greedy. BLEU: sacreBLEU `{signature}`. "
             f"{_machine()}; {versions}.",
-            "Offline is the same Transformer with the same causal encoder, waiting for the whole sentence; MU is that "
-            "very model with a segmenter. Wait-k is trained multipath, k drawn for every batch. MMA-H is trained with "
-            "the variance loss, MMA-IL with the average loss, each weighted by λ. "
+            f"{' '.join(SYSTEMS[name] for name in SYSTEMS if results.of(name))} "
             f"{budget_of(results.recipe).origin} The published numbers are from [the paper]({published.PAPER}).",
         ]
     )
+
+
+def _title(results: Results) -> str:
+    if results.group("ablations"):
+        return "Every system and every ablation of the paper"
+    return "Simultaneous translation: " + ", ".join(system.title for system in results.group("systems"))
 
 
 def _machine() -> str:
