@@ -149,8 +149,11 @@ inline void describe_values(const Tensor& value, Dtype dtype, const std::optiona
 inline Tensor empty_strided(const Device& device, Sizes sizes, Sizes strides, Dtype dtype) {
   const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.begin(),
-                                                         strides.begin(), code, device.type, device.index, &handle));
+  // torch's own message does not come through its stable ABI before 2.13
+  if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), code, device.type,
+                               device.index, &handle) != 0)
+    throw std::runtime_error("torch could not allocate a tensor of shape " +
+                             shape_text({sizes.begin(), sizes.size()}) + "; out of memory?");
   return Tensor(handle);
 }
 

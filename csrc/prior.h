@@ -99,10 +99,11 @@ GMA_HOST_DEVICE PriorTerms<V> prior_terms(const RowPrior<T>& row, V t) {
     const V slope = linear_height(row, distance) > T(linear_floor) ? T(0.5) / rest : V{};
     return {z < 0 ? -slope : z > 0 ? slope : V{}, distance * slope};
   } else {
-    // a weight of 0 must not meet an infinite logarithm
+    // a weight of 0 must not meet an infinite logarithm; past what a row sees it may be a positive one
     const T lowest = T(-1e30);
     const V logarithm = log_prior<kind, Math>(row, t);
-    const V finite = logarithm < lowest ? lowest + V{} : logarithm;
+    const V bounded = logarithm < lowest ? lowest + V{} : logarithm;
+    const V finite = bounded > 0 ? V{} : bounded;
     if constexpr (kind == PriorKind::gaussian) return {t, finite * T(-2)};
     const V one = T(1) + V{};
     return {(z < 0 ? -one : z > 0 ? one : V{}) - T(d < 0 ? -1 : d > 0 ? 1 : 0), -finite};

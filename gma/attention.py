@@ -8,6 +8,7 @@ import gma_kernels
 from gma.alignment import Aligner, Alignment, check_choice
 from gma.masks import leading_lengths
 from gma_kernels.api import LARGEST_HEAD
+from gma_kernels.backends import NAMES as BACKENDS
 from gma_kernels.reference import PRIORS
 
 
@@ -56,7 +57,7 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             name = "add_bias_kv" if add_bias_kv else "add_zero_attn"
             raise ValueError(f"{name} is True; expected False: an extra key has no source position to align with")
         check_choice("prior", prior, PRIORS)
-        check_choice("backend", backend, ("auto", *gma_kernels.backends()))
+        check_choice("backend", backend, ("auto", *BACKENDS))
         if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout is {dropout!r}; expected a number, 0 <= dropout < 1")
         super().__init__(

@@ -1,5 +1,6 @@
 """Which implementations this machine has, and which one a call gets."""
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -47,11 +48,23 @@ def _triton() -> BackendStatus:
     if not torch.cuda.is_available():
         reason = "triton is installed, but torch finds no GPU: install a driver and a build of torch for your GPU"
         return BackendStatus(False, f"{reason}, or use backend='auto'", ("cuda",), DTYPES)
-    if torch.version.hip is None and torch.cuda.get_device_capability() < (8, 0):
-        given = "{}.{}".format(*torch.cuda.get_device_capability())
-        reason = f"the GPU has compute capability {given}, and Triton serves 8.0 and above; use backend='reference'"
-        return BackendStatus(False, reason, ("cuda",), DTYPES)
-    return BackendStatus(True, f"triton {importlib.metadata.version('triton')}", ("cuda",), DTYPES)
+    for index in range(torch.cuda.device_count()):
+        capability = torch.cuda.get_device_capability(index)
+        if torch.version.hip is None and capability < (8, 0):
+            reason = (
+                f"cuda:{index} has compute capability {capability[0]}.{capability[1]}, and Triton serves 8.0 and above"
+            )
+            remedy = "leave the device out of CUDA_VISIBLE_DEVICES, or use backend='reference'"
+            return BackendStatus(False, f"{reason}; {remedy}", ("cuda",), DTYPES)
+    return BackendStatus(True, f"triton {_triton_version()}", ("cuda",), DTYPES)
+
+
+def _triton_version() -> str:
+    """Of whichever package brings it: builds of torch for other GPUs have their own."""
+    for name in ("triton", "triton-rocm", "pytorch-triton-rocm", "triton-windows", "pytorch-triton-xpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "of unknown version"
 
 
 def _cuda() -> BackendStatus:
@@ -65,6 +78,7 @@ PROBES: dict[str, Callable[[], BackendStatus]] = {
     "triton": _triton,
     "cuda": _cuda,
 }
+NAMES = tuple(PROBES)
 # what `auto` tries on each kind of device, before `reference`
 PREFERENCE = {"cpu": ("native",), "cuda": ("cuda", "triton")}
 
@@ -116,9 +130,12 @@ def _automatic(device: str, dtype: torch.dtype) -> str:
     reasons = []
     for name in preferred:
         status = _status(name)
-        if status.available and _serves(status, dtype):
+        if status.available and device in status.devices and _serves(status, dtype):
             return name
-        reasons.append(f"{name}: {'no float64' if status.available else status.reason}")
+        if status.available:
+            reasons.append(f"{name}: serves {', '.join(status.dtypes)} on {' and '.join(status.devices)}")
+        else:
+            reasons.append(f"{name}: {status.reason}")
     why = "; ".join(reasons) or "no fused backend serves it"
     warnings.warn(f"gma_kernels uses the slow 'reference' backend on {device} ({why})", stacklevel=4)
     return "reference"

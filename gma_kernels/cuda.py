@@ -13,6 +13,9 @@ REMEDY = (
     "GMA_CUDA=1 pip install --no-build-isolation --force-reinstall --no-deps ."
 )
 
+# compute capabilities of Jetson and its like
+ON_A_CHIP = {(8, 7), (10, 1)}
+
 
 def status() -> tuple[bool, str]:
     """Whether the kernels can be used, and on which devices or why not. Takes no memory on a device."""
@@ -45,10 +48,9 @@ def fits(capability: tuple[int, int], architectures: str) -> bool:
     for name in architectures.split(";"):
         major, minor, specific, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name).groups()
         built = int(major), int(minor)
-        if specific:
-            # code for the features of one version runs on that version alone
-            if capability == built:
-                return True
-        elif built <= capability and (ptx or built[0] == capability[0]):
+        # code for the features of one version, or for a system on a chip, runs on that version alone
+        alone = specific or {built, capability} & ON_A_CHIP
+        same = built == capability or (not alone and built[0] == capability[0])
+        if built <= capability and (same or (ptx and not specific)):
             return True
     return False

@@ -18,10 +18,10 @@ from gma_kernels import _C
 ROLES = ("forward", "backward", "weights")
 
 
-def make_inputs(device: str, dtype: torch.dtype, rows: int = 37) -> list[torch.Tensor]:
+def make_inputs(device: str, dtype: torch.dtype, rows: int = 37, columns: int = 64) -> list[torch.Tensor]:
     """Query, key, value, center, width, visible of 2 sentences, 3 heads and 150 source positions."""
     generator = torch.Generator().manual_seed(rows)
-    query, key, value = (torch.randn(2, 3, n, 64, generator=generator) for n in (rows, 150, 150))
+    query, key, value = (torch.randn(2, 3, n, columns, generator=generator) for n in (rows, 150, 150))
     center = torch.linspace(1, 150, rows).expand(2, 1, rows)
     visible = torch.randint(0, 151, (2, 1, rows), generator=generator, dtype=torch.int32)
     heads = [x.to(device, dtype).requires_grad_() for x in (query, key, value)]
@@ -37,8 +37,8 @@ def results(inputs: list[torch.Tensor], backend: str, **options) -> list[torch.T
 def check_numbers(backend: str, device: str) -> None:
     tolerances = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
     for dtype, tolerance in tolerances.items():
-        for rows in (1, 37):
-            inputs = make_inputs(device, dtype, rows)
+        for rows, columns in ((1, 64), (37, 64), (130, 128), (70, 256), (20, 33)):
+            inputs = make_inputs(device, dtype, rows, columns)
             options = {"dropout_p": 0.1, "seed": torch.tensor(5, device=device)}
             pairs = [*zip(results(inputs, backend, **options), results(inputs, "reference", **options))]
             weights = [*inputs[:2], *inputs[3:]]
@@ -47,7 +47,7 @@ def check_numbers(backend: str, device: str) -> None:
             )
             for ours, expected in pairs:
                 error = (ours - expected).abs().max() / max(1.0, expected.abs().max().item())
-                assert error <= tolerance, f"{backend}, {dtype}, {rows} rows: error {error}"
+                assert error <= tolerance, f"{backend}, {dtype}, {rows} rows of {columns}: error {error}"
         print(f"{backend}: {dtype} forward, backward, weights and dropout agree with the reference")
 
 

@@ -45,7 +45,14 @@ std::string find_devices(std::vector<Device>& devices) {
   return "";
 }
 
-std::string use_device(int index) { return error_text(cudaSetDevice(index)); }
+// reports what earlier kernels have done wrong, too
+std::string use_device(int index) {
+  const cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess || error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice)
+    return error_text(error);
+  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error) +
+         "; an earlier kernel may have failed on this device: CUDA_LAUNCH_BLOCKING=1 shows which";
+}
 
 }  // namespace cuda
 }  // namespace gma

@@ -23,6 +23,8 @@ namespace cuda {
 
 constexpr unsigned whole_warp = 0xffffffffu;
 constexpr int64_t most_blocks = (int64_t(1) << 31) - 1;
+// of one block, on the part of all served that has least
+constexpr int most_shared_bytes = 99 << 10;
 
 #if defined(__CUDACC__)
 
@@ -38,8 +40,9 @@ cudaError_t start(void (*kernel)(Params), int64_t blocks, int threads, size_t sh
   // forgets what an earlier call left, which is no error of this launch
   cudaGetLastError();
   if (shared_bytes > 48 << 10) {
+    // always the same number: the limit is one for all threads, and must not be lowered between another's two calls
     const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes);
     if (error != cudaSuccess) return error;
   }
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(params);

@@ -108,7 +108,9 @@ def _checked(problem: Problem, **results: Tensor) -> Problem:
 def _run(kernel: str, problem: Problem, make: Callable[[tiles.Tile], launch.Launch]) -> None:
     rows, dropout = problem.shape[2], problem.seed is not None
     options = tiles.candidates(kernel, problem.columns, problem.query.element_size(), rows, dropout)
-    key = (kernel, problem.columns, problem.query.dtype, tiles.bucket(rows), dropout)
+    # there is nothing to measure in a call without programs
+    options = options if make(options[0]).programs else options[:1]
+    key = (problem.query.device, kernel, problem.columns, problem.query.dtype, tiles.bucket(rows), dropout)
     make(tiles.choose(key, options, lambda tile: make(tile).run())).run()
 
 

@@ -99,10 +99,12 @@ def prior_terms(prior, key, logarithm, PRIOR: tl.constexpr):
         rest = width - distance * 0.5
         slope = tl.where(rest * a > LINEAR_FLOOR, 0.5 / rest, 0.0)
         return slope * _sign(z), slope * distance
-    elif PRIOR == LAPLACE:
-        return _sign(z) - _sign(d), tl.maximum(logarithm, LOWEST)
+    # past what a row sees the logarithm may be positive, and infinite
+    finite = tl.minimum(tl.maximum(logarithm, LOWEST), 0.0)
+    if PRIOR == LAPLACE:
+        return _sign(z) - _sign(d), finite
     else:
-        return t, tl.maximum(logarithm, LOWEST)
+        return t, finite
 
 
 @triton.jit

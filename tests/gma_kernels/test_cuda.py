@@ -90,6 +90,10 @@ def test_a_device_the_build_left_out_can_be_built_for(machine):
         ((8, 0), "8.0", True),
         ((8, 9), "8.0", True),  # a later minor version runs machine code of an earlier one
         ((8, 0), "8.6", False),
+        ((8, 7), "8.0", False),  # a system on a chip runs its own machine code only
+        ((8, 7), "8.0+PTX", True),
+        ((8, 7), "8.7", True),
+        ((8, 9), "8.7", False),
         ((9, 0), "8.0", False),  # another major version needs PTX
         ((9, 0), "8.0+PTX", True),
         ((8, 0), "9.0+PTX", False),

@@ -37,10 +37,10 @@ def float32_to_bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def ordered_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, depth: int) -> np.ndarray:
-    """total + a @ b in float32, `depth` exact products at a time."""
+    """total + a @ b in float32, `depth` exact products at a time. Matrices, or stacks of them."""
     a, b = a.astype(np.float64), b.astype(np.float64)
-    for k in range(0, a.shape[1], depth):
-        step = a[:, k : k + depth] @ b[k : k + depth] if depth > 1 else a[:, k, None] * b[None, k]
+    for k in range(0, a.shape[-1], depth):
+        step = a[..., k : k + depth] @ b[..., k : k + depth, :]
         total = (total + step).astype(np.float32)
     return total
 
@@ -68,7 +68,7 @@ def repair() -> None:
 
     def create_dot(self, a: Handle, b: Handle, total: Handle, precision, imprecise) -> Handle:
         assert "IEEE" in str(precision), f"product with {precision}"
-        assert min(*a.data.shape, *b.data.shape) >= 16, "the compiler refuses products of blocks below 16"
+        assert min(*a.data.shape[-2:], *b.data.shape[-2:]) >= 16, "the compiler refuses products of blocks below 16"
         left, right = (bfloat16_to_float32(x.data) if x.dtype.scalar == tl.bfloat16 else x.data for x in (a, b))
         depth = 1 if a.dtype.scalar == tl.float32 else TENSOR_CORE_DEPTH
         return Handle(ordered_product(left, right, total.data, depth), total.dtype.scalar)
@@ -90,7 +90,8 @@ class Watch:
         self.launches = 0
         self.addresses = np.empty(0, dtype=np.int64)
         self.writer: dict[int, tuple] = {}
-        self.read: set[int] = set()
+        # the first program of the last launch that read it, and whether another did, too
+        self.readers: dict[int, tuple[tuple, bool]] = {}
 
     def begin(self, tensors: list[torch.Tensor]) -> None:
         """A launch that may touch the elements of these tensors and nothing else."""
@@ -107,13 +108,18 @@ class Watch:
         assert not outside, f"{outside} of {touched.size} elements of a {kind} are outside every tensor"
         who = (self.launches, program)
         if kind == "load":
-            self.read.update(touched.tolist())
-            mine = [self.writer.get(address, who) for address in touched.tolist()]
-            assert all(x == who or x[0] < self.launches for x in mine), "a program reads what another writes"
+            for address in touched.tolist():
+                writer = self.writer.get(address, who)
+                assert writer == who or writer[0] < self.launches, "a program reads what another writes"
+                first, shared = self.readers.get(address, (who, False))
+                known = first[0] == self.launches
+                self.readers[address] = (first, shared or first != who) if known else (who, False)
             return
         assert np.unique(touched).size == touched.size, "two lanes write one element"
         for address in touched.tolist():
             assert self.writer.setdefault(address, who) == who, "two programs write one element"
+            first, shared = self.readers.get(address, (who, False))
+            assert first[0] < self.launches or (first == who and not shared), "a program writes what another has read"
 
     def wrote(self, x: torch.Tensor) -> bool:
         """Whether every element of x has been written."""
@@ -121,7 +127,7 @@ class Watch:
 
     def has_read(self, x: torch.Tensor) -> bool:
         """Whether any element of x has been read."""
-        return not self.read.isdisjoint(element_addresses(x).tolist())
+        return not self.readers.keys().isdisjoint(element_addresses(x).tolist())
 
 
 def element_addresses(x: torch.Tensor) -> np.ndarray:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 import gma_kernels
 from gma_kernels.triton import launch
@@ -89,6 +91,25 @@ def test_the_watch_notices_an_access_outside():
     made.arguments["keys"] = 9
     with watch(), pytest.raises(Exception, match="outside every tensor"):
         made.run()
+
+
+@triton.jit
+def racing(x, READ: tl.constexpr, WRITE: tl.constexpr):
+    """Each of two programs reads one element and writes one; which, counted from its own place."""
+    place = tl.program_id(0)
+    tl.store(x + (place + WRITE) % 2, tl.load(x + (place + READ) % 2))
+
+
+@pytest.mark.parametrize(("read", "write"), [(1, 0), (0, 1)])
+def test_the_watch_notices_a_race(read, write):
+    with watch(), pytest.raises(Exception, match="what another"):
+        racing[(2,)](torch.zeros(2), read, write)
+
+
+def test_the_watch_lets_programs_keep_to_their_own():
+    with watch():
+        racing[(2,)](torch.zeros(2), 0, 0)
+        racing[(2,)](torch.zeros(2), 1, 1)
 
 
 def test_source_that_nobody_sees_is_never_read():

@@ -109,6 +109,23 @@ def test_dropout_drops_the_weights_the_reference_drops():
         assert 0 < (got == 0).float().mean() < 1
 
 
+@pytest.mark.parametrize("prior", ["gaussian", "laplace"])
+def test_a_narrow_prior_far_away_spoils_nothing_where_another_row_sees_on(prior):
+    """At positions one row does not see, on the far side of its peak, its logarithm of the prior overflows."""
+    inputs = simple_inputs(1, 1, 2, 300, 16, 16, dtype=torch.float32)
+    visible = torch.tensor([[[5, 300]]], dtype=torch.int32)
+    center = torch.tensor([[[2.0**42, 150.0]]])
+    width = torch.tensor([[[2.0**-41, 40.0]]])
+    inputs = inputs._replace(center=center, width=width, visible=visible)
+    results = []
+    for backend, given in (("triton", inputs), ("reference", inputs.to(torch.float64))):
+        leaves = given.leaves()
+        context = gma_kernels.gaussian_attention(*leaves, prior=prior, backend=backend)
+        results.append([context, *torch.autograd.grad(context.square().sum(), leaves[:5])])
+    for got, expected in zip(*results):
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_gradients_through_the_weights():
     found = []
     for seed in range(10_000, 10_004):
