@@ -30,11 +30,11 @@ app.add_typer(plot_app, name="plot")
 console = Console()
 
 
-def _known(delta: float | None) -> float | None:
+def _number(value: float | None) -> float | None:
     # a float to the parser, and not a number to anyone else
-    if delta is not None and math.isnan(delta):
-        raise typer.BadParameter("delta is nan; expected a number of source tokens, or inf for all")
-    return delta
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan; expected a number")
+    return value
 
 
 FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]
@@ -44,7 +44,7 @@ Delta = Annotated[
         "--delta",
         "--k",
         "--threshold",
-        callback=_known,
+        callback=_number,
         help="Latency: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units); inf for all.",
         show_default="the configured one",
     ),
@@ -308,14 +308,18 @@ def stream(
     model: ModelPath = Path("de-en"),
     input: Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")] = None,
     delta: Delta = None,
-    delay: Annotated[float, typer.Option(min=0.0, help="Seconds between words, as if they were spoken.")] = 0.0,
+    delay: Annotated[
+        float,
+        typer.Option(min=0.0, max=3600.0, callback=_number, help="Seconds between words, as if they were spoken."),
+    ] = 0.0,
     plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
     device: Device = "auto",
 ) -> None:
     """Translate while the text is arriving: every word is written the moment it is ready."""
     from gma import dictation, live, model_directory
     from gma.device import choose_device
-    from gma.streaming import LONGEST_ALONE, StreamingTranslator
+    from gma.search import LONGEST_ALONE
+    from gma.streaming import StreamingTranslator
 
     loaded = model_directory.load(model, choose_device(device))
     languages = loaded.config.data.source, loaded.config.data.target
@@ -338,6 +342,8 @@ def _input(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
     from gma.parallel_text import TextError
 
     if path is None:
+        if sys.stdin is None:
+            raise TextError("standard input is closed; give a file by --input")
         return contextlib.nullcontext(sys.stdin.buffer)
     try:
         return path.open("rb")

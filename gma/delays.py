@@ -19,11 +19,11 @@ def word_delays(
     """Source words each target word had to wait for: one number per word of `vocabulary.words(target_ids)`.
 
     A source word arrives whole, so it is needed once any of its pieces is; the source EOS adds none. A target word is
-    written when its last piece is, and never before the words in front of it.
+    written when its last piece is, one without an end when EOS is, and never before the words in front of it.
 
     Args:
         target_ids: the written tokens.
-        needed: source tokens each of them needed; what follows, as the need of EOS, is ignored.
+        needed: source tokens each of them needed, and, where it is known, EOS.
         vocabulary: the target's.
     """
     if len(needed) < len(target_ids):
@@ -31,11 +31,11 @@ def word_delays(
     # a word is needed when more tokens are than stand before it
     before = [0, *accumulate(source_pieces_per_word)][:-1]
     furthest = list(accumulate((bisect_left(before, tokens) for tokens in needed), max))
-    return [furthest[end - 1] for end in word_ends(target_ids, vocabulary)]
+    return [furthest[min(end, len(furthest)) - 1] for end in word_ends(target_ids, vocabulary)]
 
 
 def word_ends(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """After how many tokens each word of `vocabulary.words(ids)` is complete; after all, if the last one is not."""
+    """After how many tokens each word of `vocabulary.words(ids)` is complete; if the last one is not, after EOS."""
     ends, begun = [], False
     for count, token in enumerate(map(int, ids), start=1):
         # special tokens and a bare end-of-word marker bring no text and begin no word
@@ -43,4 +43,4 @@ def word_ends(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
         if begun and vocabulary.closes_word(token):
             ends.append(count)
             begun = False
-    return [*ends, len(ids)] if begun else ends
+    return [*ends, len(ids) + 1] if begun else ends

@@ -12,6 +12,8 @@ from gma.translate import not_utf8
 
 _LARGEST_READ = 1 << 16
 _ERASE, _END = ("\x7f", "\b"), "\x04"
+# what keys without a character send: arrows, Home, Delete, functions
+_ESCAPE, _SEQUENCE = "\x1b", re.compile(r"\x1b(?:[\[O][0-?]*[ -/]*)?")
 
 
 def arriving(descriptor: int, name: str) -> Iterator[str]:
@@ -58,6 +60,9 @@ def spoken(texts: Iterable[str], seconds: float) -> Iterator[str]:
     rest = ""
     for text in texts:
         *words, rest = re.split(r"(?<=\s)", rest + text)
+        if len(rest) > _LARGEST_READ:
+            # no word: whoever listens will say so
+            words, rest = [*words, rest], ""
         for word in words:
             if word.strip():
                 time.sleep(seconds)
@@ -89,9 +94,16 @@ def typed(show: Callable[[str], None]) -> Iterator[str]:
     Args:
         show: is told the word that is being typed, which can still be corrected.
     """
-    word = ""
+    word = unnamed = ""
     for text in arriving(sys.stdin.fileno(), "standard input"):
         for key in text:
+            if key == _ESCAPE or (unnamed and _SEQUENCE.fullmatch(unnamed + key)):
+                unnamed += key
+                continue
+            if unnamed:
+                # the last character of a sequence belongs to it
+                unnamed = ""
+                continue
             if key == _END:
                 yield word
                 return

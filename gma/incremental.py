@@ -100,10 +100,17 @@ class IncrementalBatch:
         return slot
 
     def close(self, slot: int) -> None:
-        """End a sentence and free its slot; with the last one goes all memory."""
+        """End a sentence and free its slot; with the last one goes all memory, with a long one most of what it took."""
         del self.sentences[slot]
         if not self.sentences:
             self._forget_everything()
+            return
+        arrived = max(sentence.arrived for sentence in self.sentences.values())
+        for cache in (*self._encoder_caches, *self._cross_caches):
+            cache.give_back(arrived)
+        written = max(sentence.written for sentence in self.sentences.values())
+        for cache in self._self_caches:
+            cache.give_back(written)
 
     def fork(self, slot: int) -> int:
         """Begin a second translation of a sentence, with the same past; returns its slot."""

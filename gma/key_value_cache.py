@@ -5,6 +5,9 @@ from torch import Tensor
 
 import gma_kernels
 
+# positions below which giving back would cost more than it frees
+LARGE = 512
+
 
 class KeyValueCache:
     """Growable buffers of keys, of values, and of what else a policy keeps, [N, C, H, D] each: N sentences, room for C
@@ -33,6 +36,11 @@ class KeyValueCache:
             positions = max(positions, 2 * had_positions, 32)
         shape = (max(sentences, had_sentences), max(positions, had_positions), *self.key.shape[2:])
         self.parts = [_enlarged(buffer, shape) for buffer in self.parts]
+
+    def give_back(self, positions: int) -> None:
+        """Cut large buffers of which no sentence holds more than a quarter; `positions` is what the longest holds."""
+        if self.key.shape[1] > LARGE and 4 * positions <= self.key.shape[1]:
+            self.parts = [buffer[:, : 2 * positions].clone() for buffer in self.parts]
 
     def write(self, rows: Tensor, start: Tensor, *parts: Tensor) -> None:
         """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value, …: [n, T, H, D]."""

@@ -1,8 +1,9 @@
 """A stream as people and programs see it: words through a pipe, or both sentences growing on a terminal."""
 
 import math
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -51,7 +52,8 @@ class LiveView:
         self._console, self._names = console, (source, target)
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._stream: Stream | None = None
-        self._text = self._typed = ""
+        self._words: list[str] = []
+        self._partial = self._typed = ""
         self._written: list[Emission] = []
 
     def __enter__(self) -> "LiveView":
@@ -62,7 +64,7 @@ class LiveView:
         self._live.stop()
 
     def begin(self, stream: Stream) -> None:
-        self._stream, self._text, self._typed, self._written = stream, "", "", []
+        self._stream, self._words, self._partial, self._typed, self._written = stream, [], "", "", []
         self._draw()
 
     def typing(self, word: str) -> None:
@@ -71,14 +73,16 @@ class LiveView:
         self._draw()
 
     def heard(self, text: str) -> None:
-        self._text, self._typed = self._text + text, ""
+        *words, self._partial = re.split(r"\s+", self._partial + text)
+        self._words += filter(None, words)
+        self._typed = ""
 
     def wrote(self, emissions: list[Emission]) -> None:
         self._written += emissions
         self._draw()
 
     def end(self) -> None:
-        if self._text.strip():
+        if self._words or self._partial:
             self._live.update(Text(""), refresh=True)
             self._console.print(self._sentences(gap=0))
             self._console.print()
@@ -87,18 +91,22 @@ class LiveView:
         awaited, arrived = self._stream.awaited_tokens, self._stream.arrived_tokens
         status = Text(self._status(awaited, arrived), style="dim")
         gap = 1 if awaited == math.inf else max(0, int(awaited) - arrived)
-        self._live.update(Group(self._sentences(gap), status), refresh=True)
+        # half of the screen for each side: of a long sentence its end
+        room = self._console.width * max(1, self._console.height // 2 - 2) // 2
+        self._live.update(Group(self._sentences(gap, room), status), refresh=True)
 
-    def _sentences(self, gap: int) -> Table:
-        """gap: source tokens that are waited for."""
+    def _sentences(self, gap: int, room: int | None = None) -> Table:
+        """gap: source tokens that are waited for. room: characters of each side that are shown, None for all."""
         used = self._written[-1].source_words if self._written else 0
-        words = [*self._text.split(), *self._typed.split()]
-        # what the translation has used, what it has heard, and a word that may go on
-        parts = words[:used], words[used : self._stream.arrived_words], words[max(used, self._stream.arrived_words) :]
-        styles = "bold cyan", "cyan", "dim"
-        source = Text(" ").join(Text(word, style) for part, style in zip(parts, styles) for word in part)
+        words = [*self._words, *filter(None, (self._partial, self._typed))]
+        source = Text(" ").join(
+            # what the translation has used, what it has heard, and a word that may go on
+            Text(word, "bold cyan" if place < used else "cyan" if place < self._stream.arrived_words else "dim")
+            for place, word in _shown(words, room)
+        )
         source.append(" ▁" * min(gap, LARGEST_GAP), style="yellow")
-        target = Text(" ".join(emission.word for emission in self._written), style="bold green")
+        written = [emission.word for emission in self._written]
+        target = Text(" ".join(word for _, word in _shown(written, room)), style="bold green")
         table = Table.grid(padding=(0, 1))
         for name, sentence in zip(self._names, (source, target)):
             table.add_row(Text(name, style="dim"), Text("│", style="dim"), sentence)
@@ -113,6 +121,16 @@ class LiveView:
         elif awaited > arrived:
             parts.append(f"waiting for source token {int(awaited)}, {int(awaited) - arrived} more")
         return " · ".join(parts)
+
+
+def _shown(words: Sequence[str], room: int | None) -> list[tuple[int, str]]:
+    """Place and text of the last words that fit; control characters, which would drive the terminal, are replaced."""
+    first, used = len(words), 0
+    while first > 0 and (room is None or used + len(words[first - 1]) < room):
+        first -= 1
+        used += len(words[first]) + 1
+    shown = [(place, re.sub(r"[\x00-\x1f\x7f-\x9f]", "�", words[place])) for place in range(first, len(words))]
+    return [(first - 1, "…"), *shown] if first else shown
 
 
 def interpret(

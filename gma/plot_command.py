@@ -15,6 +15,8 @@ from gma.user_error import UserError
 
 # sentences whose steps are counted: more change the picture no further
 STEP_SENTENCES = 1000
+# of a source whose attention is drawn
+MOST_WORDS = 200
 
 
 class PlotError(UserError, ValueError):
@@ -71,6 +73,8 @@ def attention(
             links = evaluation.links_of(gold, text)[place].possible
     elif alignments or source_file or reference_file:
         raise PlotError("--alignments, --source-file and --reference-file are of a file with many; leave out --source")
+    if len(source.split()) > MOST_WORDS:
+        raise PlotError(f"the source has {len(source.split()):,} words; expected at most {MOST_WORDS}, to be readable")
     if target is None:
         target = translate(loaded, [source], delta=delta)[0].text
     if not source.split() or not target.split():

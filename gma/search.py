@@ -11,6 +11,8 @@ from gma.transformer import Transformer
 
 # a source of more tokens shares its batch with few others: the buffers have room for the longest in every slot
 LONG_SOURCE = 1024
+# source tokens of a sentence that is translated alone, its end included
+LONGEST_ALONE = 1 << 16
 
 
 def length_limit(needed: int) -> int:

@@ -21,7 +21,8 @@ except ImportError as error:
     ) from error
 
 from gma import model_directory
-from gma.streaming import LONGEST_ALONE, Stream, StreamingTranslator
+from gma.search import LONGEST_ALONE
+from gma.streaming import Stream, StreamingTranslator
 
 
 class StreamStates(AgentStates):

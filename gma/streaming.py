@@ -33,8 +33,8 @@ from gma.segmentation import open_batch
 from gma.tokenizer import EOS, Vocabulary
 from gma.user_error import UserError
 
-# source tokens for a translator with one stream at a time, whose buffers nobody else shares
-LONGEST_ALONE = 1 << 16
+# characters; what goes on for longer without white space is no word
+LONGEST_WORD = 4096
 
 
 class StreamError(UserError, ValueError):
@@ -49,7 +49,8 @@ class Emission:
         index: its place in the translation, from 0.
         source_words: how many source words it and the words before it needed.
         arrived_words: how many had arrived when it was written.
-        positions: aligned position in every decoder layer, of its last piece, in source tokens from 1.
+        positions: aligned position in every decoder layer, of its last piece, in source tokens from 1; without meaning
+            for policies other than `gaussian`, which align nothing.
     """
 
     word: str
@@ -63,8 +64,8 @@ class StreamingTranslator:
     """A model, and the batch in which its streams step together. May be used from several threads.
 
     Args:
-        longest: source tokens that a stream may hold, the end included; every stream's buffers have room for as many
-            as the longest one holds.
+        longest: source tokens that a stream may hold, the end included; every stream's buffers have room for at least
+            as many as the longest one holds.
     """
 
     def __init__(self, loaded: Loaded, *, longest: int = LONG_SOURCE):
@@ -141,7 +142,7 @@ class StreamingTranslator:
         self._batch.push(sources)
         if end:
             self._search({course.slot: course for course in heard if course.slot is not None})
-        self._run()
+        self._run({course.slot: course for course in heard if course.slot is not None and course.tokens})
 
     def _hear(self, stream: "Stream", text: str, end: bool) -> "Heard":
         course = stream._course
@@ -156,8 +157,15 @@ class StreamingTranslator:
         words, partial = text.split(), ""
         if words and not end and not text[-1].isspace():
             partial = words.pop()
+        if any(len(word) > LONGEST_WORD for word in (*words, partial)):
+            raise StreamError(
+                f"the source has a word of more than {LONGEST_WORD:,} characters; expected words with white space "
+                "between them"
+            )
         pieces = [self.tokenizer.source.encode_word(word) for word in words]
-        tokens = course.tokens + sum(map(len, pieces)) + 1
+        # what is accepted can be finished: a word that may go on counts as it is
+        unfinished = len(self.tokenizer.source.encode_word(partial)) if partial else 0
+        tokens = course.tokens + sum(map(len, pieces)) + unfinished + 1
         if tokens > self.longest:
             raise StreamError(
                 f"the source would have {tokens:,} tokens, its end included; expected at most {self.longest:,}: one "
@@ -176,21 +184,18 @@ class StreamingTranslator:
                 courses[slot].hypothesis = hypothesis
                 self._free(courses[slot])
 
-    def _run(self) -> None:
-        """Advance all streams that have heard a word until each has ended or waits for more source."""
-        while (scores := self._batch.advance(self._begun())) is not None:
+    def _run(self, heard: dict[int, "_Course"]) -> None:
+        """Advance these streams until each has ended or waits for more source; all others wait already."""
+        while (scores := self._batch.advance(heard)) is not None:
             tokens = scores.logits.argmax(dim=1).tolist()
-            courses = [self._courses[slot] for slot in scores.slots]
+            courses = [heard[slot] for slot in scores.slots]
             for row, course in enumerate(courses):
                 tokens[row] = course.hypothesis.step(tokens[row], scores.needed[row], scores.positions[row])
                 course.write(tokens[row], scores.needed[row], scores.positions[row])
             self._batch.write(scores.slots, tokens)
-            for course, token in zip(courses, tokens):
+            for slot, token in zip(scores.slots, tokens):
                 if token == EOS:
-                    self._free(course)
-
-    def _begun(self) -> list[int]:
-        return [slot for slot, course in self._courses.items() if course.tokens]
+                    self._free(heard.pop(slot))
 
     def _free(self, course: "_Course") -> None:
         """Give back a stream's slot, once."""
@@ -257,7 +262,7 @@ class Stream:
         return self._translator.finish_many([self])[self]
 
     def poll(self) -> list[Emission]:
-        """What has been written and no one has been given: by another thread's push, or before one was interrupted."""
+        """What has been written and no one has been given, because a push was interrupted."""
         # not in the middle of a step: what is written then would be lost
         with self._translator._exclusively():
             return self._course.take()
@@ -339,12 +344,14 @@ class _Course:
 
     def write(self, token: int, needed: int, positions: list[float]) -> None:
         """Take in a target token; a word that it completes is emitted."""
+        if token == EOS and not self.vocabulary.words(self.pieces):
+            return
+        self.source_words = max(self.source_words, bisect_left(self.starts, needed))
         if token == EOS:
-            if self.vocabulary.words(self.pieces):
-                self._emit()
+            # a word without an end is complete only now
+            self._emit()
             return
         self.pieces.append(token)
-        self.source_words = max(self.source_words, bisect_left(self.starts, needed))
         self.positions = tuple(positions)
         # special tokens and a bare end-of-word marker bring no text and are no word
         if self.vocabulary.closes_word(token) and self.vocabulary.words(self.pieces):

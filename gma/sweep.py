@@ -207,7 +207,12 @@ def load(path: Path) -> list[Point]:
     points = content.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() == names for point in points):
         raise SweepError(f"{path}: damaged: expected points with the keys {', '.join(sorted(names))}; delete it")
-    return [Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points]
+    try:
+        return [
+            Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points
+        ]
+    except (TypeError, ValueError) as error:
+        raise SweepError(f"{path}: damaged: {error}; delete it and sweep again") from error
 
 
 def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[plotting.CurvePoint]]:

@@ -22,8 +22,9 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 UNKNOWN_WORD = "⟨unk⟩"
 END_OF_WORD = "</w>"
 FORMAT, VERSION = "gma-tokenizer", 1
-# words whose pieces are remembered, recent and older ones each; bounded, so that memory does not grow with the text
-CACHED_WORDS = 1 << 16
+# words whose pieces are remembered, recent and older ones each, and the characters of the longest; bounded, so that
+# memory does not grow with the text
+CACHED_WORDS, LONGEST_CACHED = 1 << 16, 256
 
 # stands for the marker inside the BPE, where it must be one character; a word that has it in its text is cut there
 _END = "\ue000"
@@ -95,7 +96,8 @@ class _WordCache(dict):
             self._older = dict(self)
             self.clear()
         ids = self._older.get(word) or self._compute(word)
-        self[word] = ids
+        if len(word) <= LONGEST_CACHED:
+            self[word] = ids
         return ids
 
 

@@ -38,7 +38,7 @@ class Translation:
             so that only `slots=1` gives what one sentence alone takes.
         tokens: ids, without the end of the sentence.
         needed: source tokens used by each step, g(i).
-        positions: [step][layer], aligned positions in source tokens, 1-based.
+        positions: [step][layer], aligned positions in source tokens, 1-based; only of the policy `gaussian`.
         source_tokens: length of the source, its end-of-sentence token included.
         complete: whether the model ended the sentence; if not, it was cut off at the length limit.
     """
@@ -79,6 +79,12 @@ def translate(
     pieces = [[source.encode_word(word) for word in text.split()] for text in texts]
     indices = [index for index, words in enumerate(pieces) if words]
     sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
+    for index, tokens in zip(indices, sources):
+        if len(tokens) > search.LONGEST_ALONE:
+            raise TranslateError(
+                f"the sentence that begins with {texts[index][:40]!r} has {len(tokens):,} tokens; expected at most "
+                f"{search.LONGEST_ALONE:,}: one line is one sentence"
+            )
     progress(len(texts) - len(indices))
     options = {"delta": delta, "slots": slots, "finished": progress}
     if beam == 1:
@@ -140,9 +146,11 @@ def read_lines(file: BinaryIO, name: str) -> list[str]:
     lines = []
     for number, line in enumerate(file, start=1):
         try:
-            lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise not_utf8(name, number, error.start + 1, line[error.start]) from None
+        # the mark of some editors is no part of the first word
+        lines.append(text.removeprefix("\ufeff") if number == 1 else text)
     return lines
 
 
@@ -173,12 +181,12 @@ def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
 
 
 def _translation(pieces_per_word: list[int], hypothesis: Hypothesis, target: Vocabulary) -> Translation:
-    words = tuple(target.words(hypothesis.tokens))
+    words, steps = tuple(target.words(hypothesis.tokens)), len(hypothesis.seconds)
     return Translation(
         " ".join(words),
         words,
         tuple(word_delays(pieces_per_word, hypothesis.tokens, hypothesis.needed, target)),
-        tuple(hypothesis.seconds[end - 1] for end in word_ends(hypothesis.tokens, target)),
+        tuple(hypothesis.seconds[min(end, steps) - 1] for end in word_ends(hypothesis.tokens, target)),
         hypothesis.tokens,
         hypothesis.needed,
         hypothesis.positions,

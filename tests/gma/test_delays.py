@@ -37,11 +37,12 @@ def test_a_word_waits_for_what_it_and_all_before_it_needed(translation):
     for end in range(1, len(tokens) + 1):
         part = word_delays(source, tokens[:end], needed, VOCABULARY)
         words = VOCABULARY.words(tokens[:end])
-        # a token that adds text is part of the last word, which waits for everything up to it
+        closes = VOCABULARY.closes_word(tokens[end - 1])
+        # a token that adds text is part of the last word, which waits for everything up to it, or up to EOS
         if words != VOCABULARY.words(tokens[: end - 1]):
-            assert part[-1] == words_needed(source, max(needed[:end]))
+            assert part[-1] == words_needed(source, max(needed[: end if closes else end + 1]))
         # a finished word's delay is final
-        if VOCABULARY.closes_word(tokens[end - 1]):
+        if closes:
             assert part == delays[: len(words)]
 
 
@@ -50,11 +51,13 @@ def test_by_hand():
     source = [2, 1, 3]
     tokens = [OPEN[0], CLOSED[0], CLOSED[1], CLOSED[0], OPEN[1]]
     assert word_delays(source, tokens, [0, 1, 1, 4, 7, 7], VOCABULARY) == [1, 1, 3, 3]
-    assert word_delays(source, tokens, [0, 0, 3, 2, 3, 7], VOCABULARY) == [0, 2, 2, 2]
+    assert word_delays(source, tokens, [0, 0, 3, 2, 3, 7], VOCABULARY) == [0, 2, 2, 3]
     assert word_delays(source, [], [7], VOCABULARY) == []
 
 
-def test_what_eos_needs_counts_for_no_word():
+def test_what_eos_needs_counts_for_a_word_without_an_end_alone():
+    assert word_delays([1, 1], [CLOSED[0], OPEN[0]], [1, 1, 3], VOCABULARY) == [1, 2]
+    assert word_delays([1, 1], [CLOSED[0], OPEN[0]], [1, 1], VOCABULARY) == [1, 1]
     assert word_delays([1, 1], [CLOSED[0]], [1, 3], VOCABULARY) == [1]
     assert word_delays([1, 1], [CLOSED[0], EOS], [1, 3], VOCABULARY) == [1]
 

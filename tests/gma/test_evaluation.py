@@ -225,12 +225,13 @@ WRONG = {
     "no such source": (["{model}", "--source", "{tmp}/none", "--reference", "{reference}"], "cannot be read"),
     "different line counts": (["{model}", "--source", "{source}", "--reference", "{short}"], "has 30 lines and"),
     "no words": (["{model}", "--source", "{empty}", "--reference", "{empty}"], "no sentence with words"),
-    "no δ": (["{model}", "{files}", "--delta", "nan"], "delta is nan"),
+    "no δ": (["{model}", "{files}", "--delta", "nan"], "nan; expected a number"),
     "no rate": (["{model}", "{files}", "--words-per-second", "0"], "words_per_second"),
     "no finite rate": (["{model}", "{files}", "--words-per-second", "inf"], "words_per_second"),
     "no such links": (["{model}", "{files}", "--alignments", "{tmp}/none"], "cannot be read"),
     "no links": (["{model}", "{files}", "--alignments", "{source}"], "is not a link"),
     "links counted from 0": (["{model}", "{files}", "--alignments", "{links}", "--one-based"], "counts from 0"),
+    "links of no sentence": (["{model}", "{files}", "--alignments", "{no_links}"], "no link in any sentence"),
     "fewer links": (["{model}", "{files}", "--alignments", "{short_links}"], "has 30"),
     "links of another text": (["{model}", "{files}", "--alignments", "{far_links}"], "does the file belong to this"),
     "another text's log": (["{model}", "{files}", "--compare", "{log}"], "same sentences"),
@@ -245,6 +246,7 @@ def test_wrong_calls(monkeypatch, capsys, tmp_path, model, files, arguments, mes
         "short": "one\n",
         "empty": "\n\n",
         "short_links": "0-0\n",
+        "no_links": "\n" * len(PAIRS),
         "far_links": "90-0\n" + "0-0\n" * (len(PAIRS) - 1),
     }
     for name, content in contents.items():

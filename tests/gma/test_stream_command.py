@@ -185,6 +185,31 @@ def test_the_live_view_shows_what_is_awaited():
     assert translator.streams <= 1
 
 
+def test_the_live_view_shows_the_end_of_a_long_sentence_and_no_control_characters():
+    loaded = small_loaded(small_model(0, delta=1.0), delta=1.0)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=40, height=12, color_system=None)
+    view = live.LiveView(console, "de", "en")
+    live.interpret(StreamingTranslator(loaded), ["a " * 300, "b\x1b[2Jb ", "c "], view, 1.0)
+    last = next(frame for frame in shown.getvalue().split("read ") if "b�[2Jb c" in frame)
+    assert "… a a" in last
+    assert last.count("a") < 100
+    assert "\x1b[2J" not in shown.getvalue()
+
+
+def test_keys_without_a_character_type_nothing(monkeypatch):
+    keys = "a\x1b[Ab\x1bOH\x1b[3~c \x1b[1;5Dd\x7fe\x04"
+    monkeypatch.setattr(dictation, "arriving", lambda *_: iter([keys[:2], keys[2:4], keys[4:]]))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys.stdin, "fileno", lambda: 0, raising=False)
+    assert list(dictation.typed(lambda word: None)) == ["abc ", "e"]
+
+
+def test_an_endless_word_is_handed_on_unspoken():
+    parts = list(dictation.spoken(["a " + "b" * 70_000, "b" * 70_000, " c"], 0.0))
+    assert [len(part) for part in parts] == [2, 70_000, 70_000, 1, 1]
+
+
 def test_a_line_that_is_too_long_is_named():
     translator = StreamingTranslator(small_loaded(small_model(0)), longest=5)
     with pytest.raises(TextError, match=r"line 2: the source would have 11 tokens"):

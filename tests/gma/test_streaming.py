@@ -136,11 +136,36 @@ def test_a_source_that_never_ends_is_refused_and_disturbs_no_one(loaded):
         endless.push("a ")
     with pytest.raises(StreamError, match="61 tokens"):
         endless.push("a ")
+    # nor is a word begun that could not be finished
     with pytest.raises(StreamError, match="61 tokens"):
-        [endless.push("a"), endless.finish()]
+        endless.push("a")
+    assert endless.arrived_words == 59
     assert words([*emissions, *one.push("de"), *one.finish()]) == list(translate(loaded, ["ab c de"])[0].words)
-    endless.close()
+    endless.finish()
     assert buffers(translator) == 0
+
+
+def test_a_word_without_an_end_is_refused_before_it_fills_the_memory(loaded):
+    stream = StreamingTranslator(loaded, longest=5000).open()
+    stream.push("a " + "b" * streaming.LONGEST_WORD)
+    for text in ("b", "b ", "c " * 3 + "b" * (streaming.LONGEST_WORD + 1)):
+        with pytest.raises(StreamError, match=r"more than 4,096 characters; expected words with white space"):
+            stream.push(text)
+    assert stream.arrived_words == 1
+
+
+def test_a_long_sentence_leaves_no_large_buffers_behind(loaded):
+    """Though the translator is never idle."""
+    translator = StreamingTranslator(loaded, longest=5000)
+    steady = translator.open()
+    steady.push("ab c ")
+    before = buffers(translator)
+    for _ in range(2):
+        with translator.open() as long:
+            long.push("a " * 4000)
+            assert buffers(translator) > 50 * before
+        assert buffers(translator) < 3 * before
+    assert words([*steady.push("de"), *steady.finish()])[-1:] == list(translate(loaded, ["ab c de"])[0].words)[-1:]
 
 
 @pytest.mark.slow

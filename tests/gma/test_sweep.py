@@ -1,6 +1,7 @@
 """Sweeps: what is in the curve, what is computed again and what is not."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -212,6 +213,14 @@ def test_a_damaged_curve(folder, tmp_path, content, message):
     (tmp_path / "curve.json").write_text(content)
     with pytest.raises(SweepError, match=message):
         run(folder, tmp_path, "one")
+
+
+def test_a_curve_with_a_setting_that_is_no_number(tmp_path):
+    point = {**dict.fromkeys((field.name for field in dataclasses.fields(sweep.Point)), 1), "delta": "x"}
+    content = {"format": sweep.FORMAT, "version": sweep.VERSION, "points": [point]}
+    (tmp_path / "curve.json").write_text(json.dumps(content))
+    with pytest.raises(SweepError, match="damaged: could not convert"):
+        sweep.load(tmp_path / "curve.json")
 
 
 def test_the_command_and_its_figure(folder, tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from gma.cli import app
 from gma.delays import word_delays
 from gma.parallel_text import TextError
 from gma.streaming import StreamingTranslator
-from gma.translate import TranslateError, translate, translate_file
+from gma.translate import TranslateError, read_lines, translate, translate_file
 from tests.gma import tiny_model
 from tests.small_models import random_text, small_loaded, small_model
 
@@ -174,7 +174,7 @@ def test_the_command(loaded, texts, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--delta", "nan", "delta is nan"),
+        ("--delta", "nan", "nan; expected a number"),
         ("--device", "abacus", "expected auto, cpu, cuda or cuda:N"),
         ("--device", "meta", "expected auto, cpu, cuda or cuda:N"),
         ("--device", "cpu:3", "expected auto, cpu, cuda or cuda:N"),
@@ -184,6 +184,31 @@ def test_options_that_make_no_sense_are_named(loaded, tmp_path, monkeypatch, cap
     model_directory.save(tmp_path, small_model(0, torch.float32), loaded.config, loaded.tokenizer, {})
     assert tiny_model.command(monkeypatch, command, tmp_path, option, value) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_delay_that_never_ends_is_refused(monkeypatch, capsys, seconds):
+    assert tiny_model.command(monkeypatch, "stream", "--delay", seconds) == 2
+    assert "--delay" in capsys.readouterr().err
+
+
+def test_a_closed_standard_input_is_named(loaded, tmp_path, monkeypatch, capsys):
+    model_directory.save(tmp_path, small_model(0, torch.float32), loaded.config, loaded.tokenizer, {})
+    monkeypatch.setattr("sys.stdin", None)
+    assert tiny_model.command(monkeypatch, "translate", tmp_path) == 2
+    assert "standard input is closed; give a file by --input" in capsys.readouterr().err
+
+
+def test_a_sentence_without_end_is_refused(loaded, monkeypatch):
+    monkeypatch.setattr(search, "LONGEST_ALONE", 20)
+    with pytest.raises(TranslateError, match=r"begins with 'a a a a.*41 tokens; expected at most 20"):
+        translate(loaded, ["ab c", "a " * 40])
+
+
+def test_a_byte_order_mark_does_not_shift_what_an_error_names():
+    with pytest.raises(TextError, match="line 1: not UTF-8 .byte 6 of the line is 0xff"):
+        read_lines(io.BytesIO(b"\xef\xbb\xbfab\xff\n"), "text")
+    assert read_lines(io.BytesIO(b"\xef\xbb\xbfab\n\xef\xbb\xbfc\n"), "text") == ["ab\n", "\ufeffc\n"]
 
 
 def test_an_output_that_is_no_plain_file(loaded, texts, tmp_path):
