@@ -41,9 +41,9 @@ demo: setup
 demo-train: setup
 	$(BIN)/gma demo-train
 
-# the README's pictures
-demo-publish: demo-train
-	cp runs/demo-train/attention.png runs/demo-train/sweep/curve.png docs
+# the README's picture
+demo-publish: demo
+	cp runs/demo/attention.png docs
 
 # the paper's systems on a corpus (generated: and its ablations; multi30k-de-en); what was cut off goes on
 RECIPE ?= generated

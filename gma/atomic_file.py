@@ -12,6 +12,8 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, bring it to the disk, and put it in the place of `path`."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
+        # made here, and so with the permissions that the user's other files get, whoever fills it
+        temporary.touch()
         write(temporary)
         _synchronise(temporary)
         os.replace(temporary, path)
