@@ -7,6 +7,7 @@ The folder of corpora is `data`, or what GMA_DATA names. What was measured befor
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 from marked_text import replace_marked
@@ -38,7 +39,8 @@ def main() -> None:
     quality = quality_table(curves)
     publish(DOCS / "results.md", "quality", quality)
     publish(MODEL / "README.md", "quality", quality)
-    plotting.save(plotting.quality_latency(drawn(curves)), DOCS / "results-curve.png")
+    plotting.save(plotting.quality_latency(drawn(curves)), OUTPUT / "curve")
+    shutil.copy(OUTPUT / "curve.png", DOCS / "results-curve.png")
     publish(DOCS / "results.md", "alignment", alignment_table(alignment(data, console)))
     if arguments.second_seed:
         second = {name: measure(data, name, arguments.second_seed, "-second", console) for name in TEXTS}
