@@ -16,6 +16,7 @@ ARCHIVE, MEMBER = "deu-eng.zip", "deu.txt"
 # of a hundred English sentences, one for each of these, the rest for training
 HELD_OUT = ("test", "valid")
 SPLITS = ("train", *HELD_OUT)
+FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("de", "en"))
 
 
 class TatoebaError(UserError, ValueError):
@@ -24,8 +25,7 @@ class TatoebaError(UserError, ValueError):
 
 def unpack(folder: Path) -> None:
     """Write train, valid and test .de and .en beside the archive in `folder`, unless they are there."""
-    names = [f"{split}.{language}" for split in SPLITS for language in ("de", "en")]
-    if all((folder / name).exists() for name in names):
+    if all((folder / name).exists() for name in FILES):
         return
     splits = split_pairs(_pairs(folder / ARCHIVE))
     for split in SPLITS:

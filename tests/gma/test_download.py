@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from gma import config
+from gma import config, tatoeba
 from gma.checksum import sha256_of
 from gma.download import CHECKSUMS, CORPORA, Corpus, DownloadError, Member, Remote, download
 from gma.fetch import FetchError
@@ -175,7 +175,9 @@ def test_corpora_have_what_the_recipes_name():
                 # the user's own to find; the recipe says what to put where
                 assert f"data/{corpus}/" in (config._recipe_folder() / f"{recipe}.toml").read_text(encoding="utf-8")
                 continue
-            assert name in CORPORA[corpus].unpacked or name in {remote.name for remote in CORPORA[corpus].remotes}
+            found = CORPORA[corpus]
+            made = tatoeba.FILES if found.finish is tatoeba.unpack else ()
+            assert name in {*found.unpacked, *(remote.name for remote in found.remotes), *made}
     for corpus in CORPORA.values():
         names = {remote.name for remote in corpus.remotes}
         assert {member.archive for members in corpus.unpacked.values() for member in members} <= names
