@@ -26,7 +26,7 @@ from gma_kernels.triton.prior import (
     prior_factors,
     prior_terms,
 )
-from gma_kernels.triton.tile import load_tile, place, place_of_rows, row_offsets, store_tile
+from gma_kernels.triton.tile import load_tile, place, row_offsets, store_tile
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
@@ -41,7 +41,7 @@ def backward_rows_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """grad_query: dense in [B, T, H, D] memory. grad_center, grad_width, row_sums (Σ_k β_ik dβ_ik): [B, H, T]."""
-    block, index, batch, head = place_of_rows(tl.cdiv(rows, ROWS), heads)
+    block, index, batch, head = place(tl.cdiv(rows, ROWS), heads)
     row = block * ROWS + tl.arange(0, ROWS)
     seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
     prior, _ = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)

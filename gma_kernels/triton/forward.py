@@ -12,7 +12,7 @@ import triton.language as tl
 
 from gma_kernels.triton.philox import kept
 from gma_kernels.triton.prior import as_column, load_prior, load_visible, log_prior
-from gma_kernels.triton.tile import load_tile, place_of_rows, row_offsets, store_tile
+from gma_kernels.triton.tile import load_tile, place, row_offsets, store_tile
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -28,7 +28,7 @@ def forward_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """context: dense in [B, T, H, Dv] memory. logsumexp: [B, H, T], natural logarithm, −∞ where nothing is visible."""
-    block, index, batch, head = place_of_rows(tl.cdiv(rows, ROWS), heads)
+    block, index, batch, head = place(tl.cdiv(rows, ROWS), heads)
     row = block * ROWS + tl.arange(0, ROWS)
     seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
     prior, sound = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)

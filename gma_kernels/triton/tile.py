@@ -6,18 +6,13 @@ import triton.language as tl
 
 @triton.jit
 def place(blocks, heads):
-    """This program's block and (batch, head), from a grid of one dimension, the only one that may be long."""
+    """This program's block and (batch, head), from a grid of one dimension, the only one that may be long.
+
+    Later blocks come first: where rows see more and more of the source, the long ones must not start last.
+    """
     program = tl.program_id(0)
     index = program // blocks
-    return program % blocks, index, index // heads, index % heads
-
-
-@triton.jit
-def place_of_rows(blocks, heads):
-    """`place`, the last block of rows first: where rows see more and more of the source, the long ones must not start
-    last."""
-    block, index, batch, head = place(blocks, heads)
-    return blocks - 1 - block, index, batch, head
+    return blocks - 1 - program % blocks, index, index // heads, index % heads
 
 
 @triton.jit

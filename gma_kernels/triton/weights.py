@@ -5,7 +5,7 @@ import triton.language as tl
 
 from gma_kernels.triton.forward import exponential, soften, source_bounds, tile_logits
 from gma_kernels.triton.prior import load_prior, load_visible
-from gma_kernels.triton.tile import load_tile, place_of_rows, row_offsets
+from gma_kernels.triton.tile import load_tile, place, row_offsets
 
 
 @triton.jit(do_not_specialize=["rows", "keys"])
@@ -17,7 +17,7 @@ def weights_kernel(
     PRIOR: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """weights: [B, H, T, S] contiguous, 0 where a row does not see."""
-    block, index, batch, head = place_of_rows(tl.cdiv(rows, ROWS), heads)
+    block, index, batch, head = place(tl.cdiv(rows, ROWS), heads)
     row = block * ROWS + tl.arange(0, ROWS)
     seen = load_visible(visible, visible_strides, batch, head, row, rows, keys)
     prior, sound = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)
