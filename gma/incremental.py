@@ -108,7 +108,8 @@ class IncrementalBatch:
         arrived = max(sentence.arrived for sentence in self.sentences.values())
         for cache in (*self._encoder_caches, *self._cross_caches):
             cache.give_back(arrived)
-        written = max(sentence.written for sentence in self.sentences.values())
+        # a step that waits between two layers has left its own position behind already
+        written = max(sentence.written for sentence in self.sentences.values()) + 1
         for cache in self._self_caches:
             cache.give_back(written)
 

@@ -20,7 +20,8 @@ bool serves(ScalarType scalar_type, int64_t head_size, int64_t value_size);
 size_t forward_workspace(const ForwardParams& params);
 size_t backward_workspace(const BackwardParams& params);
 
-// Each returns "" or what is wrong; earlier kernels of the call may then be enqueued. stream: a cudaStream_t. Needs compute capability 8.0.
+// Each returns "" or what is wrong; earlier kernels of the call may then be enqueued. stream: a cudaStream_t. Needs
+// compute capability 8.0.
 // forward: writes context and logsumexp (float32), both required.
 // backward: reads logsumexp as forward wrote it; context is not looked at.
 std::string forward(const ForwardParams& params, void* workspace, void* stream);
