@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 namespace gma {
 namespace {
@@ -41,24 +42,36 @@ class Scratch {
 
 thread_local Scratch thread_scratch;
 
-struct Queue {
-  int64_t tasks, grain, scratch_bytes;
+// A thread's own tasks: neighbours, which are heads of one sentence and share its pages; and the same ones in the
+// next call of that shape, whose memory its cache may still hold.
+struct alignas(64) Share {
+  std::atomic<int64_t> next;
+  int64_t end;
+};
+
+struct Work {
+  std::vector<Share> shares;
+  int64_t scratch_bytes;
   void (*task)(const void*, int64_t, void*);
   const void* state;
-  std::atomic<int64_t> next{0};
+  std::atomic<size_t> arrived{0};
   std::atomic<bool> out_of_memory{false};
 };
 
+// One thread's part: its own share, then what is left of the others'.
 void drain(void* opaque) {
-  Queue& queue = *static_cast<Queue*>(opaque);
-  void* scratch = thread_scratch.reserve(queue.scratch_bytes);
+  Work& work = *static_cast<Work*>(opaque);
+  void* scratch = thread_scratch.reserve(work.scratch_bytes);
   if (scratch == nullptr) {
-    queue.out_of_memory = true;
+    work.out_of_memory = true;
     return;
   }
-  for (int64_t first; (first = queue.next.fetch_add(queue.grain, std::memory_order_relaxed)) < queue.tasks;)
-    for (int64_t index = first; index < std::min(first + queue.grain, queue.tasks); ++index)
-      queue.task(queue.state, index, scratch);
+  const size_t own = work.arrived++;
+  for (size_t i = 0; i < work.shares.size(); ++i) {
+    Share& share = work.shares[(own + i) % work.shares.size()];
+    for (int64_t index; (index = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;)
+      work.task(work.state, index, scratch);
+  }
   thread_scratch.give_back_excess();
 }
 
@@ -66,16 +79,18 @@ void drain(void* opaque) {
 
 void run_tasks(const Parallel& parallel, int64_t tasks, int64_t scratch_bytes,
                void (*task)(const void*, int64_t, void*), const void* state) {
-  // neighbours are heads of one sentence, whose rows share pages: better one thread for some of them
-  const int64_t grain = std::clamp<int64_t>(tasks / 32, 1, 8);
-  Queue queue{tasks, grain, scratch_bytes, task, state};
-  const int workers = int(std::min<int64_t>(parallel.threads, tasks));
-  if (workers > 1) {
-    parallel.run(workers, drain, &queue);
-  } else if (tasks > 0) {
-    drain(&queue);
+  const int64_t workers = std::min<int64_t>(parallel.threads, tasks);
+  Work work{std::vector<Share>(size_t(workers)), scratch_bytes, task, state};
+  for (int64_t i = 0; i < workers; ++i) {
+    work.shares[size_t(i)].next = tasks * i / workers;
+    work.shares[size_t(i)].end = tasks * (i + 1) / workers;
   }
-  if (queue.out_of_memory) throw std::bad_alloc();
+  if (workers > 1) {
+    parallel.run(int(workers), drain, &work);
+  } else if (tasks > 0) {
+    drain(&work);
+  }
+  if (work.out_of_memory) throw std::bad_alloc();
 }
 
 }  // namespace gma
