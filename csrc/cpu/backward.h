@@ -282,7 +282,9 @@ struct BackwardBlock {
         for (int r = 0; r < count; ++r) {
           const int64_t i = first_row + row + r;
           if (tile == 0) {
-            if (h + 1 < p.heads) expect_row<E, Access::read>(p.grad_context, b, h + 1, i, p.value_size);
+            int64_t next_b = b, next_h = h;
+            if (next_head(p, next_b, next_h))
+              expect_row<E, Access::read>(p.grad_context, next_b, next_h, i, p.value_size);
             if (i < p.keys) {
               expect_row<E, Access::write>(p.grad_key, b, h, i, p.head_size);
               expect_row<E, Access::write>(p.grad_value, b, h, i, p.value_size);

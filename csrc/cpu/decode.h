@@ -10,7 +10,7 @@ namespace GMA_SIMD_LEVEL {
 constexpr int64_t rows_worth_packing = 4;
 
 // Decoding is as fast as memory is read, so rows are asked for this many before their turn.
-constexpr int64_t rows_ahead = 16;
+constexpr int64_t rows_ahead = 32;
 
 template <class E>
 struct MatrixRows {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -42,11 +43,35 @@ class Scratch {
 
 thread_local Scratch thread_scratch;
 
-// A thread's own tasks: neighbours, which are heads of one sentence and share its pages; and the same ones in the
-// next call of that shape, whose memory its cache may still hold.
-struct alignas(64) Share {
-  std::atomic<int64_t> next;
-  int64_t end;
+// A thread's own tasks: neighbours, which are heads of one sentence and share its pages; and mostly the same ones in
+// the next call of that shape, whose memory its cache may still hold.
+class alignas(64) Share {
+ public:
+  void assign(int64_t begin, int64_t end) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    begin_ = begin;
+    end_ = end;
+  }
+
+  bool take_first(int64_t& index) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (begin_ == end_) return false;
+    index = begin_++;
+    return true;
+  }
+
+  // the farther half of what is left, for a thread that has nothing to do
+  bool take_half(int64_t& begin, int64_t& end) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (begin_ == end_) return false;
+    end = end_;
+    begin = end_ -= (end_ - begin_ + 1) / 2;
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t begin_ = 0, end_ = 0;
 };
 
 struct Work {
@@ -58,7 +83,18 @@ struct Work {
   std::atomic<bool> out_of_memory{false};
 };
 
-// One thread's part: its own share, then what is left of the others'.
+// Makes half of another thread's tasks a thread's own.
+bool take_over(std::vector<Share>& shares, size_t own) {
+  for (size_t i = 1; i < shares.size(); ++i) {
+    int64_t begin, end;
+    if (!shares[(own + i) % shares.size()].take_half(begin, end)) continue;
+    shares[own].assign(begin, end);
+    return true;
+  }
+  return false;
+}
+
+// One thread's part.
 void drain(void* opaque) {
   Work& work = *static_cast<Work*>(opaque);
   void* scratch = thread_scratch.reserve(work.scratch_bytes);
@@ -67,11 +103,9 @@ void drain(void* opaque) {
     return;
   }
   const size_t own = work.arrived++;
-  for (size_t i = 0; i < work.shares.size(); ++i) {
-    Share& share = work.shares[(own + i) % work.shares.size()];
-    for (int64_t index; (index = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;)
-      work.task(work.state, index, scratch);
-  }
+  do {
+    for (int64_t index; work.shares[own].take_first(index);) work.task(work.state, index, scratch);
+  } while (take_over(work.shares, own));
   thread_scratch.give_back_excess();
 }
 
@@ -81,10 +115,7 @@ void run_tasks(const Parallel& parallel, int64_t tasks, int64_t scratch_bytes,
                void (*task)(const void*, int64_t, void*), const void* state) {
   const int64_t workers = std::min<int64_t>(parallel.threads, tasks);
   Work work{std::vector<Share>(size_t(workers)), scratch_bytes, task, state};
-  for (int64_t i = 0; i < workers; ++i) {
-    work.shares[size_t(i)].next = tasks * i / workers;
-    work.shares[size_t(i)].end = tasks * (i + 1) / workers;
-  }
+  for (int64_t i = 0; i < workers; ++i) work.shares[size_t(i)].assign(tasks * i / workers, tasks * (i + 1) / workers);
   if (workers > 1) {
     parallel.run(int(workers), drain, &work);
   } else if (tasks > 0) {

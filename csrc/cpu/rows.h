@@ -32,14 +32,21 @@ GMA_INLINE void expect_row(const View& view, int64_t b, int64_t h, int64_t i, in
     __builtin_prefetch(row + byte, access == Access::write);
 }
 
-// Row i of what a thread often reads next: its tasks are neighbouring heads unless there are few.
+// The head that comes after one; a thread's tasks are neighbouring heads unless there are few. False for the last.
+GMA_INLINE bool next_head(const ForwardParams& p, int64_t& b, int64_t& h) {
+  if (++h < p.heads) return true;
+  h = 0;
+  return ++b < p.batches;
+}
+
+// Row i of what a thread often reads next.
 template <class E>
 GMA_INLINE void expect_next_head(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
-  if (h + 1 == p.heads) return;
-  expect_row<E, Access::read>(p.query, b, h + 1, i, p.head_size);
+  if (!next_head(p, b, h)) return;
+  expect_row<E, Access::read>(p.query, b, h, i, p.head_size);
   if (i >= p.keys) return;
-  expect_row<E, Access::read>(p.key, b, h + 1, i, p.head_size);
-  expect_row<E, Access::read>(p.value, b, h + 1, i, p.value_size);
+  expect_row<E, Access::read>(p.key, b, h, i, p.head_size);
+  expect_row<E, Access::read>(p.value, b, h, i, p.value_size);
 }
 
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
