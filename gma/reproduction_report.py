@@ -11,7 +11,7 @@ from gma import atomic_file, model_directory, plotting, published, reproduction_
 from gma.plotting import CurvePoint
 from gma.reproduction import Results
 from gma.reproduction_tables import TRUTH, ReportTable
-from gma.systems import GMA, WAIT_K, System, budget_of
+from gma.systems import GMA, GMA_PRINTED, WAIT_K, System, budget_of
 
 NAME = "reproduction"
 CAPTIONS = {
@@ -26,6 +26,8 @@ SYSTEMS = {
     "mma-h": "MMA-H is trained with the variance loss, weighted by λ.",
     "mma-il": "MMA-IL is trained with the average loss, weighted by λ.",
     GMA: "GMA is one model, δ drawn for every update.",
+    GMA_PRINTED: "GMA as printed has a position for each layer and σ = p/2; the other one has one position for all "
+    "layers and predicts σ, two of the paper's ablations.",
 }
 # the table that a figure stands under
 PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
