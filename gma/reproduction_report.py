@@ -29,6 +29,10 @@ SYSTEMS = {
     GMA_PRINTED: "GMA as printed has a position for each layer and σ = p/2; the other one has one position for all "
     "layers and predicts σ, two of the paper's ablations.",
 }
+SCHEDULES = {
+    "linear": "falling in a straight line to 0 at the last",
+    "inverse_square_root": "falling with the square root of the update's number",
+}
 # the table that a figure stands under
 PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
 
@@ -70,7 +74,8 @@ def _head(results: Results) -> str:
             f"Made by that command, which goes on where it was cut off. Recipe `{results.recipe}`: {layers} layers of "
             f"{sizes} (width/feed-forward/heads), {settings.model.encoder} encoder, batches of "
             f"{settings.training.tokens * settings.training.accumulation:,} tokens, rate "
-            f"{settings.training.learning_rate:g} after {settings.training.warmup_updates:,} updates of warm-up, "
+            f"{settings.training.learning_rate:g} after {settings.training.warmup_updates:,} updates of warm-up, then "
+            f"{SCHEDULES[settings.training.schedule]}, products in {settings.training.precision}, "
             f"{settings.training.updates:,} updates of every model, seed {settings.training.seed} for all: one run of "
             f"one seed. The test set has {sentences:,} sentences; decoding is greedy. BLEU: sacreBLEU `{signature}`. "
             f"{_machine()}; {versions}.",

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from gma import key_value_cache
 from gma.incremental import IncrementalBatch
 from gma.search import greedy, length_limit
 from gma.tokenizer import BOS, EOS
@@ -68,6 +69,33 @@ def test_a_closed_slot_is_used_again_and_forgets():
         torch.testing.assert_close(one[0], other[0], rtol=0, atol=1e-12)
         assert one[1] == other[1]
         assert one[2][0] == pytest.approx(other[2][0], abs=1e-9)
+
+
+def test_a_step_that_waits_keeps_its_place_when_a_long_translation_ends(monkeypatch):
+    """The memory a long neighbour took is given back while a first step stands in front of a layer."""
+    monkeypatch.setattr(key_value_cache, "LARGE", 4)
+    model = small_model(0)
+
+    def two_steps(batch, slot, meanwhile):
+        batch.push({slot: [5]})
+        assert not batch.advance([slot]).slots
+        meanwhile()
+        batch.push({slot: [6, 7, EOS]})
+        batch.write(batch.advance([slot]).slots, [9])
+        scores = batch.advance([slot])
+        return scores.logits, scores.needed
+
+    together, alone = IncrementalBatch(model), IncrementalBatch(model)
+    long = together.open(1.0)
+    together.push({long: [8, 9, EOS]})
+    for _ in range(40):
+        together.write(together.advance([long]).slots, [9])
+    room = together._self_caches[0].key.shape[1]
+    logits, needed = two_steps(together, together.open(1.0), lambda: together.close(long))
+    assert together._self_caches[0].key.shape[1] < room
+    expected = two_steps(alone, alone.open(1.0), lambda: None)
+    torch.testing.assert_close(logits, expected[0], rtol=0, atol=1e-12)
+    assert needed == expected[1]
 
 
 def test_a_fork_goes_on_by_itself():
