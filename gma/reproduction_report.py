@@ -26,8 +26,7 @@ SYSTEMS = {
     "mma-h": "MMA-H is trained with the variance loss, weighted by λ.",
     "mma-il": "MMA-IL is trained with the average loss, weighted by λ.",
     GMA: "GMA is one model, δ drawn for every update.",
-    GMA_PRINTED: "GMA as printed has a position for each layer and σ = p/2; the other one has one position for all "
-    "layers and predicts σ, two of the paper's ablations.",
+    GMA_PRINTED: "GMA as printed has σ = p/2; the other one predicts σ, as one of the paper's ablations does.",
 }
 SCHEDULES = {
     "linear": "falling in a straight line to 0 at the last",
