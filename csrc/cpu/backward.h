@@ -3,10 +3,8 @@
 // A task owns a chunk of the rows of one head and takes them in blocks. For each block it first computes
 // the weights and their gradients against every tile of keys, and keeps them: only when the row is
 // complete is delta = sum(beta dbeta) known, and taking it from these very numbers instead of from
-// grad_context.context makes ds exactly 0 where it should be. For the same reason the forward's
-// logsumexp only keeps the exponentials in range; they are divided by their own sum. Then it walks the
-// tiles again and adds up all gradients. Those of keys and values are sums over the chunks, added in
-// order afterwards.
+// grad_context.context makes ds exactly 0 where it should be. Then it walks the tiles again and adds up
+// all gradients. Those of keys and values are sums over the chunks, added in order afterwards.
 #pragma once
 
 #include "rows.h"
@@ -71,18 +69,16 @@ struct BackwardWorkspace {
   }
 };
 
-// Sums over the keys, one for each row of a block, added up tile by tile.
+// Softmax of a tile's part of each row of a block, each row relative to its own maximum there.
 template <class T>
-struct RowSums {
-  T *weight, *product;  // of exp(logit - logsumexp), and of that times dbeta
-  T *center, *width;    // of ds times the prior's terms
+struct TileStatistics {
+  T *maximum, *sum, *product;  // [rows]: of the logits, of exp, of exp * dbeta
 };
 
 // Grows with the keys: about 800 bytes for each in float32 with D = 64, half of it weights and their gradients.
 template <class T>
 struct BackwardScratch {
-  // sums are added in whole vectors, from any row on
-  static constexpr int64_t sums_rows = backward_block_rows + group_lanes<T>;
+  static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
   int64_t key_stride, tile_row_stride, block_rows;
   T *keys, *keys_transposed;       // scaled, tiles of [tile, D] and [D, tile]
   T* values_transposed;            // tiles of [Dv, tile]
@@ -90,8 +86,8 @@ struct BackwardScratch {
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
   T* grad_query;                   // one block, [rows, D]
   T *weights, *grads;              // one block, tiles of [rows, tile]
-  T* logsumexp;                    // one block
-  RowSums<T> sums;                 // one block
+  T* statistics;                   // one block, TileStatistics of each tile
+  T* delta;                        // [rows]
   T* keep;                         // [tile]
   uintptr_t key_gradients;         // only with a single chunk
 
@@ -108,69 +104,83 @@ struct BackwardScratch {
     grad_query = arena.take<T>(block_rows * key_stride);
     weights = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
     grads = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
-    logsumexp = arena.take<T>(block_rows);
-    for (T** sum : {&sums.weight, &sums.product, &sums.center, &sums.width}) *sum = arena.take<T>(sums_rows);
+    statistics = arena.take<T>(plan.tiles * 3 * statistics_rows);
+    delta = arena.take<T>(statistics_rows);
     keep = arena.take<T>(backward_tile_keys + 4 * lanes<T>);
     key_gradients = reinterpret_cast<uintptr_t>(arena.take<char>(plan.chunks > 1 ? 0 : KeyGradients<T>::bytes(p)));
   }
 
+  TileStatistics<T> statistics_of(int64_t tile) const {
+    T* first = statistics + tile * 3 * statistics_rows;
+    return {first, first + statistics_rows, first + 2 * statistics_rows};
+  }
   int64_t tile_offset(int64_t tile) const { return tile * block_rows * tile_stride<T>; }
 };
 
 GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
 
-// sums[count] += the lanes of each row's vector. Adds 0 to what follows, up to a whole vector.
-template <class T>
-GMA_INLINE void add_row_sums(Vector<T> (&rows)[group_lanes<T>], int count, T* sums) {
+// One row of a tile, seen > 0: scores become exponentials, and gradients of dropped weights those of weights.
+template <PriorKind kind, bool dropout, class T>
+GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, const RowPrior<T>& prior,
+                                 const T* keep, const TileStatistics<T>& statistics, int64_t row) {
   constexpr int n = lanes<T>;
-  for (int r = 0; r < count; r += n) {
-    Vector<T>(&square)[n] = *reinterpret_cast<Vector<T>(*)[n]>(rows + r);
-    store(sums + r, load(sums + r) + reduce_rows<T>(square, [](Vector<T> x, Vector<T> y) { return x + y; }));
+  Vector<T> t = count_up<T>() + first_t, largest = broadcast(lowest_finite<T>);
+  for (int64_t c = 0; c < seen; c += n, t += T(n)) {
+    Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t);
+    if (seen - c < n) x = first_lanes<T>(seen - c) ? x : broadcast<T>(-T(__builtin_inf()));
+    store(weights + c, x);
+    largest = maximum(x, largest);
   }
-}
-
-// A row's part of a tile: scores become exponentials, and gradients of dropped weights those of weights.
-// Rows of a group share their width; with `masked` both are 0 from `seen` on.
-template <PriorKind kind, bool masked, bool dropout, class T>
-GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t seen, T first_t,
-                                 const RowPrior<T>& prior, T logsumexp, const T* keep, Vector<T>& sum,
-                                 Vector<T>& product) {
-  constexpr int n = lanes<T>;
-  Vector<T> t = count_up<T>() + first_t;
-  for (int64_t c = 0; c < width; c += n, t += T(n)) {
-    Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t) - logsumexp, grad = load(grads + c);
-    if constexpr (masked) {
-      // what stands past `seen` may belong to a key this row does not see, and be NaN
-      const BitsVector<T> is_seen = first_lanes<T>(seen - c);
-      x = is_seen ? x : broadcast<T>(-T(__builtin_inf()));
-      grad = is_seen ? grad : Vector<T>{};
-    }
-    if constexpr (dropout) grad *= load(keep + c);
-    const Vector<T> weight = Math<T>::exp(x);
+  const T shift = max_of_lanes<T>(largest);
+  Vector<T> sum{}, product{};
+  for (int64_t c = 0; c < seen; c += n) {
+    const Vector<T> weight = Math<T>::exp(load(weights + c) - shift);
     store(weights + c, weight);
-    if constexpr (masked || dropout) store(grads + c, grad);
     sum += weight;
+    Vector<T> grad = load(grads + c);
+    if constexpr (dropout) store(grads + c, grad *= load(keep + c));
     product += weight * grad;
   }
+  statistics.maximum[row] = shift;
+  statistics.sum[row] = sum_of_lanes<T>(sum);
+  statistics.product[row] = sum_of_lanes<T>(product);
 }
 
-// A row's part of a tile: exponentials become dropped weights, and gradients of weights those of logits.
+template <class T>
+struct PriorSums {
+  T center, width;  // over j of ds times the prior's terms
+};
+
+// One row of a tile: exponentials become dropped weights, and gradients of weights those of logits.
+// Both are 0 from `seen` to `width`.
 template <PriorKind kind, bool dropout, class T>
-GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t width, T first_t, const RowPrior<T>& prior, T factor,
-                                  T delta, const T* keep, Vector<T>& center_sum, Vector<T>& width_sum) {
+GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
+                                  const RowPrior<T>& prior, T factor, T delta, const T* keep, PriorSums<T>& sums) {
   constexpr int n = lanes<T>;
-  Vector<T> t = count_up<T>() + first_t;
-  for (int64_t c = 0; c < width; c += n, t += T(n)) {
+  Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
+  int64_t c = 0;
+  for (; c < seen; c += n, t += T(n)) {
     const Vector<T> weight = load(weights + c) * factor;
-    const Vector<T> grad = weight * (load(grads + c) - delta);
+    Vector<T> grad = load(grads + c);
+    // what stands past `seen` may belong to a key no row sees, and be NaN
+    if (seen - c < n) grad = first_lanes<T>(seen - c) ? grad : Vector<T>{};
+    grad = weight * (grad - delta);
     if constexpr (dropout) store(weights + c, weight * load(keep + c));
     else store(weights + c, weight);
     store(grads + c, grad);
     if constexpr (kind != PriorKind::none) {
       const PriorTerms<Vector<T>> terms = prior_terms<kind, Math<T>>(prior, t);
-      center_sum += grad * terms.center;
+      center += grad * terms.center;
       width_sum += grad * terms.width;
     }
+  }
+  for (; c < width; c += n) {
+    store(weights + c, Vector<T>{});
+    store(grads + c, Vector<T>{});
+  }
+  if constexpr (kind != PriorKind::none) {
+    sums.center += sum_of_lanes<T>(center);
+    sums.width += sum_of_lanes<T>(width_sum);
   }
 }
 
@@ -184,11 +194,7 @@ struct BackwardBlock {
   BackwardBlock(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t first_row,
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
-    for (int64_t r = 0; r < row_count; ++r) {
-      s.rows[r] = make_row<T>(p, b, h, first_row + r);
-      s.logsumexp[r] = *row_of<T>(p.logsumexp, b, h, first_row + r);
-    }
-    for (T* sum : {s.sums.weight, s.sums.product, s.sums.center, s.sums.width}) fill_zero(sum, s.sums_rows);
+    for (int64_t r = 0; r < row_count; ++r) s.rows[r] = make_row<T>(p, b, h, first_row + r);
     largest = largest_visible(s.rows, row_count);
     pack_rows(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, T(1), s.query,
               tile_stride<T>);
@@ -215,97 +221,92 @@ struct BackwardBlock {
       body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
   }
 
-  // Calls body(kind, masked, dropout), as types, for what is known only now of rows that see so much of a tile.
-  template <class Body>
-  GMA_INLINE void specialised(int64_t tile, int64_t row, int count, int64_t width, Body body) const {
-    const bool masked = smallest_visible(s.rows + row, count) - tile * backward_tile_keys < whole_vectors<T>(width);
-    with_prior(p.prior, [&](auto kind) {
-      with_flag(masked, [&](auto masked) {
-        with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, masked, dropout); });
-      });
-    });
-  }
-
   void exponentiate(int64_t tile) const {
     constexpr int64_t stride = tile_stride<T>;
+    T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
+    const TileStatistics<T> statistics = s.statistics_of(tile);
     const int64_t first_key = tile * backward_tile_keys;
     for_each_group([&](int64_t row, int count) {
       const int64_t width = seen(tile, row, count);
-      if (width == 0) return;
-      T *weights = s.weights + s.tile_offset(tile) + row * stride, *grads = s.grads + s.tile_offset(tile) + row * stride;
-      multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
-                                s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride, weights,
-                                stride, false);
-      multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
-                                s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
-                                grads, stride, false);
-      Vector<T> sums[group_lanes<T>] = {}, products[group_lanes<T>] = {};
-      specialised(tile, row, count, width, [&](auto kind, auto masked, auto dropout) {
-        for (int r = 0; r < count; ++r, weights += stride, grads += stride) {
-          const int64_t i = first_row + row + r;
-          if (tile == 0) {
-            expect_row<E, Access::write>(p.grad_query, b, h, i, p.head_size);
-            expect_next_head<E>(p, b, h, i);
+      if (width > 0) {
+        multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
+                                  s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride,
+                                  weights + row * stride, stride, false);
+        multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
+                                  s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
+                                  grads + row * stride, stride, false);
+      }
+      with_prior(p.prior, [&](auto kind) {
+        with_flag(p.drop_below > 0, [&](auto dropout) {
+          for (int64_t r = row; r < row + count; ++r) {
+            if (tile == 0) {
+              expect_row<E, Access::write>(p.grad_query, b, h, first_row + r, p.head_size);
+              expect_next_head<E>(p, b, h, first_row + r);
+            }
+            const int64_t visible = seen(tile, r);
+            if (visible == 0) {
+              statistics.maximum[r] = lowest_finite<T>;
+              statistics.sum[r] = statistics.product[r] = 0;
+              continue;
+            }
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
+            exponentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible,
+                                                        T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
+                                                        s.keep, statistics, r);
           }
-          const Row<T>& own = s.rows[row + r];
-          if (dropout.value) keep_factors(p, b, h, i, first_key, width, s.keep);
-          exponentiate_row<kind.value, masked.value, dropout.value>(
-              weights, grads, width, own.visible - first_key, T(first_key + 1 - own.prior.peak), own.prior,
-              s.logsumexp[row + r], s.keep, sums[r], products[r]);
-        }
+        });
       });
-      add_row_sums<T>(sums, count, s.sums.weight + row);
-      add_row_sums<T>(products, count, s.sums.product + row);
     });
   }
 
-  // Turns the sums of weights into what exponentials have to be multiplied with, and those of products into delta.
+  // Leaves delta of each row, and in `sum` of each tile what its exponentials have to be multiplied with.
   void normalise() const {
-    for (int64_t r = 0; r < row_count; r += lanes<T>) {
-      const Vector<T> sum = load(s.sums.weight + r);
-      // a row that sees nothing has no weights
-      const Vector<T> factor = sum == 0 ? Vector<T>{} : 1 / sum;
-      store(s.sums.weight + r, factor);
-      store(s.sums.product + r, load(s.sums.product + r) * factor);
+    constexpr int n = lanes<T>;
+    for (int64_t r = 0; r < row_count; r += n) {
+      Vector<T> largest = broadcast(lowest_finite<T>), sum{}, product{};
+      for (int64_t tile = 0; tile < tiles(); ++tile)
+        largest = maximum(load(s.statistics_of(tile).maximum + r), largest);
+      for (int64_t tile = 0; tile < tiles(); ++tile) {
+        const TileStatistics<T> part = s.statistics_of(tile);
+        const Vector<T> factor = Math<T>::exp(load(part.maximum + r) - largest);
+        sum += factor * load(part.sum + r);
+        product += factor * load(part.product + r);
+        store(part.maximum + r, factor);
+      }
+      for (int64_t tile = 0; tile < tiles(); ++tile)
+        store(s.statistics_of(tile).sum + r, load(s.statistics_of(tile).maximum + r) / sum);
+      store(s.delta + r, product / sum);
     }
   }
 
   // accumulate: whether gradients of keys hold something already
-  void differentiate(int64_t tile, const KeyGradients<T>& gradients, bool accumulate) const {
+  void differentiate(int64_t tile, PriorSums<T>* sums, const KeyGradients<T>& gradients, bool accumulate) const {
     constexpr int64_t stride = tile_stride<T>;
     T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
+    const T* factors = s.statistics_of(tile).sum;
     const int64_t first_key = tile * backward_tile_keys, width = clamp_to(largest - first_key, backward_tile_keys);
     for_each_group([&](int64_t row, int count) {
-      const int64_t group_width = seen(tile, row, count);
-      Vector<T> center_sums[group_lanes<T>] = {}, width_sums[group_lanes<T>] = {};
-      specialised(tile, row, count, group_width, [&](auto kind, auto, auto dropout) {
-        for (int r = 0; r < count; ++r) {
-          const int64_t i = first_row + row + r;
-          if (tile == 0) {
-            int64_t next_b = b, next_h = h;
-            if (next_head(p, next_b, next_h))
-              expect_row<E, Access::read>(p.grad_context, next_b, next_h, i, p.value_size);
-            if (i < p.keys) {
-              expect_row<E, Access::write>(p.grad_key, b, h, i, p.head_size);
-              expect_row<E, Access::write>(p.grad_value, b, h, i, p.value_size);
+      with_prior(p.prior, [&](auto kind) {
+        with_flag(p.drop_below > 0, [&](auto dropout) {
+          for (int64_t r = row; r < row + count; ++r) {
+            if (tile == 0) {
+              int64_t next_b = b, next_h = h;
+              if (next_head(p, next_b, next_h))
+                expect_row<E, Access::read>(p.grad_context, next_b, next_h, first_row + r, p.value_size);
+              if (first_row + r < p.keys) {
+                expect_row<E, Access::write>(p.grad_key, b, h, first_row + r, p.head_size);
+                expect_row<E, Access::write>(p.grad_value, b, h, first_row + r, p.value_size);
+              }
             }
+            const int64_t visible = seen(tile, r);
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
+            differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
+                                                         T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
+                                                         factors[r], s.delta[r], s.keep, sums[r]);
           }
-          const Row<T>& own = s.rows[row + r];
-          T *row_weights = weights + (row + r) * stride, *row_grads = grads + (row + r) * stride;
-          if (dropout.value) keep_factors(p, b, h, i, first_key, group_width, s.keep);
-          differentiate_row<kind.value, dropout.value>(row_weights, row_grads, group_width,
-                                                       T(first_key + 1 - own.prior.peak), own.prior,
-                                                       s.sums.weight[row + r], s.sums.product[row + r], s.keep,
-                                                       center_sums[r], width_sums[r]);
-          for (int64_t c = whole_vectors<T>(group_width); c < width; c += lanes<T>) {
-            store(row_weights + c, Vector<T>{});
-            store(row_grads + c, Vector<T>{});
-          }
-        }
+        });
       });
-      add_row_sums<T>(center_sums, count, s.sums.center + row);
-      add_row_sums<T>(width_sums, count, s.sums.width + row);
-      multiply<Left::as_stored>(count, p.head_size, group_width, grads + row * stride,
+      multiply<Left::as_stored>(count, p.head_size, seen(tile, row, count), grads + row * stride,
                                 s.keys + first_key * s.key_stride, s.key_stride, s.grad_query + row * s.key_stride,
                                 s.key_stride, tile > 0);
     });
@@ -375,17 +376,18 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
     const bool accumulate = written > 0;
     if (accumulate) write_zeros_until(block.largest);
     written = block.largest > written ? block.largest : written;
+    PriorSums<T> sums[backward_block_rows] = {};
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.exponentiate(tile);
     block.normalise();
-    for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, gradients, accumulate);
+    for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, sums, gradients, accumulate);
     for (int64_t r = 0; r < count; ++r) {
       if (s.rows[r].visible == 0) fill_zero(s.grad_query + r * s.key_stride, s.key_stride);
       unpack_row(s.grad_query + r * s.key_stride, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
       PriorFactors<T> factors{};
       if (s.rows[r].visible > 0)
         with_prior(p.prior, [&](auto kind) { factors = prior_factors<kind.value>(s.rows[r].prior); });
-      center[row + r] = factors.center * s.sums.center[r];
-      width[row + r] = factors.width * s.sums.width[r];
+      center[row + r] = factors.center * sums[r].center;
+      width[row + r] = factors.width * sums[r].width;
     }
   }
   write_zeros_until(p.keys);

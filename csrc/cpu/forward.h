@@ -18,6 +18,10 @@ inline int64_t forward_rows_per_task(const ForwardParams& p) {
   return rows < least ? least : rows < forward_chunk_rows ? rows : forward_chunk_rows;
 }
 
+// whole vectors that hold one number for each row of a group
+template <class T>
+constexpr int group_lanes = int(whole_vectors<T>(group_rows));
+
 template <class T>
 struct ForwardScratch {
   int64_t value_stride, tile_keys;

@@ -55,10 +55,6 @@ GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int6
   return int32_t(visible < 0 ? 0 : visible < p.keys ? visible : p.keys);
 }
 
-// whole vectors that hold one number for each row of a group
-template <class T>
-constexpr int group_lanes = int(whole_vectors<T>(group_rows));
-
 template <class T>
 struct Row {
   RowPrior<T> prior;

@@ -51,6 +51,7 @@ struct BackwardArguments {
   Matrix query, key, value, grad_context, grad_query, grad_key, grad_value;
   View<float> grad_center, grad_width;  // one value for every head
   float* delta;      // [B, H, T]: sum over j of beta_ij dbeta_ij
+  float* factor;     // [B, H, T]: what brings the sum of a row's weights to 1
   int32_t* largest;  // [B, H, ceil(T / 16)]: the largest visible among 16 rows
 };
 

@@ -30,13 +30,14 @@ bool is_shared(const BackwardParams& p, const View<void>& grad) { return p.heads
 
 // What the kernels leave for one another, each [B, H, T] or smaller; null where nothing is needed.
 struct Workspace {
-  float *delta, *center, *width;
+  float *delta, *factor, *center, *width;
   int32_t* largest;
   size_t bytes = 0;
 
   Workspace(const BackwardParams& p, void* memory) {
     const int64_t heads = p.batches * p.heads, rows = heads * p.rows;
     delta = take<float>(memory, rows);
+    factor = take<float>(memory, rows);
     largest = take<int32_t>(memory, heads * divide_up(p.rows, warp_rows));
     center = is_shared(p, p.grad_center) ? take<float>(memory, rows) : nullptr;
     width = is_shared(p, p.grad_width) ? take<float>(memory, rows) : nullptr;
@@ -79,6 +80,7 @@ std::string backward(const BackwardParams& p, void* memory, void* stream) {
   arguments.grad_center = one_for_each_head(p, workspace.center, p.grad_center);
   arguments.grad_width = one_for_each_head(p, workspace.width, p.grad_width);
   arguments.delta = workspace.delta;
+  arguments.factor = workspace.factor;
   arguments.largest = workspace.largest;
   std::string error = backward_over_queries(p, arguments, stream);
   if (error.empty()) error = backward_over_keys(p, arguments, stream);

@@ -6,6 +6,7 @@
 #include "dropout.h"
 #include "product.h"
 #include "rows.h"
+#include "softmax.h"
 
 namespace gma {
 namespace cuda {
@@ -15,15 +16,16 @@ namespace {
 struct Column {
   RowPrior<float> prior;
   int visible;
-  float logsumexp, delta;  // the first of base 2
+  float logsumexp, delta, factor;  // the first of base 2; see the kernel over queries
 };
 
 GMA_DEVICE Column load_column(const BackwardArguments& arguments, const Place& place, int index) {
   const Call& call = arguments.call;
   const Row row = load_row(call, place, index);
   if (row.visible == 0) return {};
+  const int64_t flat_row = place.flat_head * call.rows + index;
   return {row.prior, row.visible, *at_row(call.logsumexp, place, index) * static_cast<float>(log2_e),
-          arguments.delta[place.flat_head * call.rows + index]};
+          arguments.delta[flat_row], arguments.factor[flat_row]};
 }
 
 // The first tile of `step` rows, from `tile` on, in which a row sees more than `keys` keys.
@@ -55,10 +57,10 @@ GMA_DEVICE void differentiate(float (&weights)[tiles][4], float (&grads)[tiles][
           const int i = 2 * r + e, key = first_key + 8 * r;
           const float exponent = logit<decltype(kind)::value>(column.prior, call.score_scale, weights[n][i],
                                                               distance + static_cast<float>(8 * r));
-          const float weight = key < column.visible ? exp2f(exponent - column.logsumexp) : 0;
+          const float weight = key < column.visible ? exp2f(exponent - column.logsumexp) * column.factor : 0;
           const bool keep = kept >> (4 * n + i) & 1;
           const float grad = keep ? grads[n][i] * call.keep_scale : 0;
-          grads[n][i] = weight == 0 ? 0 : weight * (grad - column.delta);
+          grads[n][i] = weight == 0 ? 0 : grad_of_logit(column.visible, weight, grad, column.delta);
           weights[n][i] = keep ? weight : 0;
         }
       }

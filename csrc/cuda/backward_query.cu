@@ -1,8 +1,9 @@
 // Backward, over blocks of query rows: gradients of queries, centers and widths.
 //
 // Two walks over the keys the rows see. The first sums up delta_i = sum_j beta_ij dbeta_ij; taking it from the very
-// numbers it is subtracted from in the second makes ds exactly 0 in one-hot rows, where grad_context.context would
-// leave the rounding errors of a 16-bit context. delta is kept for the kernel over keys.
+// numbers it is subtracted from in the second makes ds nearly 0 in one-hot rows, where grad_context.context would
+// leave the rounding errors of a 16-bit context. It also sums up the weights, because a rounded logsumexp makes all of
+// a row's too large or too small. Both sums are kept for the kernel over keys.
 
 #include "backward.h"
 #include "dispatch.h"
@@ -115,13 +116,17 @@ __global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_
         }
       if (turn == tiles - 1) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) delta[r] = sum_of_row(delta[r]) * inverse_sum(sum_of_row(total[r]));
+        for (int r = 0; r < 2; ++r) {
+          total[r] = inverse_sum(sum_of_row(total[r]));
+          delta[r] = sum_of_row(delta[r]) * total[r];
+        }
       }
     } else {
 #pragma unroll
       for (int n = 0; n < step / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) grads[n][i] = weights[n][i] * (grads[n][i] - delta[i / 2]);
+        for (int i = 0; i < 4; ++i)
+          grads[n][i] = grad_of_logit(rows[i / 2].visible, weights[n][i] * total[i / 2], grads[n][i], delta[i / 2]);
       add_prior_terms(grads, rows, call.prior, first_key, center, width);
       multiply_onto<scalar, head_tile, step, head_tile>(grad_query, grads, keys + turn % 2 * tile_elements);
     }
@@ -147,6 +152,7 @@ __global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_
       *at_row(arguments.grad_width, place, row) = factors.width * width[r];
     });
     arguments.delta[place.flat_head * call.rows + row] = delta[r];
+    arguments.factor[place.flat_head * call.rows + row] = total[r];
   }
 }
 

@@ -57,6 +57,11 @@ struct OnlineSoftmax {
 // 1 / sum; 0 for a row that saw nothing
 GMA_DEVICE float inverse_sum(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
+// beta (dbeta - delta). The only weight of a row that sees one key is 1 whatever its logit, but for rounding.
+GMA_DEVICE float grad_of_logit(int visible, float weight, float grad, float delta) {
+  return visible == 1 ? 0 : weight * (grad - delta);
+}
+
 // The natural logarithm; -infinity for a row that saw nothing.
 GMA_DEVICE float log_of_sum(float maximum, float sum) {
   return sum == 0 ? -INFINITY : (maximum + log2f(sum)) * static_cast<float>(ln_2);
