@@ -184,21 +184,20 @@ def quality_latency(
             points = sorted(points)
             across, up = ([point[axis] for point in points] for axis in (0, 1))
             ax.plot(across, up, color=color, marker=marker, label=name, clip_on=False)
-            for point in points:
-                if point.label is not None:
-                    # every second system below its line, so that two curves' labels keep apart
-                    above = place % 2 == 0
-                    ax.annotate(
-                        point.label,
-                        (point.latency, point.quality),
-                        xytext=(-2, 5) if above else (3, -10),
-                        textcoords="offset points",
-                        ha="right" if above else "left",
-                        fontsize=7,
-                        color=color,
-                        path_effects=[withStroke(linewidth=2, foreground="white")],
-                        zorder=4,
-                    )
+            for point in _apart(points, curves):
+                # every second system below its line, so that two curves' labels keep apart
+                above = place % 2 == 0
+                ax.annotate(
+                    point.label,
+                    (point.latency, point.quality),
+                    xytext=(-2, 5) if above else (3, -10),
+                    textcoords="offset points",
+                    ha="right" if above else "left",
+                    fontsize=7,
+                    color=color,
+                    path_effects=[withStroke(linewidth=2, foreground="white")],
+                    zorder=4,
+                )
         ax.margins(x=0.1, y=0.14)
         ax.grid(True)
         ax.set_axisbelow(True)
@@ -207,6 +206,20 @@ def quality_latency(
             ax.set_title("numbers: δ, k or θ", loc="right", fontsize=7, pad=2)
         figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.0, handlelength=1.6)
     return figure
+
+
+def _apart(points: Sequence[CurvePoint], curves: Mapping[str, Sequence[CurvePoint]]) -> list[CurvePoint]:
+    """Those of a line whose labels have room beside that of the one before."""
+    everything = [point for line in curves.values() for point in line]
+    across, up = (np.ptp([point[axis] for point in everything]) or 1.0 for axis in (0, 1))
+    kept: list[CurvePoint] = []
+    for point in points:
+        if point.label is None:
+            continue
+        near = kept and abs(point[0] - kept[-1][0]) < 0.06 * across and abs(point[1] - kept[-1][1]) < 0.08 * up
+        if not near:
+            kept.append(point)
+    return kept
 
 
 def steps(sizes: Sequence[np.ndarray]) -> Figure:
