@@ -4,10 +4,12 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from gma import atomic_file, distributed, model_directory, prepare
@@ -52,6 +54,13 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
                 f"training.precision = 'float16': needs a GPU, and training.device = {config.training.device!r} finds "
                 "none here; use 'bfloat16' or 'float32'"
             )
+        slow = config.training.precision == "bfloat16" and world.device.type == "cpu" and not _multiplies_bfloat16()
+        if slow and world.is_first:
+            say(
+                console,
+                "note: this processor has no instructions for products in bfloat16, which are slow then; "
+                "training.precision=float32 is likely faster",
+            )
         corpus = open_corpus(config, world, console)
         own = identity(config, corpus, world)
         checkpoint = _newest(folder, console) if world.is_first else None
@@ -71,6 +80,12 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
         if world.is_first:
             _report(outcome, folder, console)
         return outcome
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether this CPU does; True where torch cannot tell."""
+    told = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
+    return platform.machine().lower() not in ("x86_64", "amd64") or any(ask is None or ask() for ask in told)
 
 
 def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpus:

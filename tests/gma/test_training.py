@@ -4,13 +4,14 @@ import io
 import itertools
 import json
 import math
+import platform
 
 import pytest
 import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gma import model_directory, tensor_file, training
+from gma import model_directory, run, tensor_file, training
 from gma.alignment import Alignment
 from gma.batches import collate
 from gma.loss import cross_entropy
@@ -112,6 +113,17 @@ def test_bfloat16_trains_float32_weights(corpus, tmp_path):
     assert trainer.state.skipped == 0
     assert math.isfinite(outcome.validation["loss"])
     assert all(tensor.dtype == torch.float32 for tensor in trainer.tensors().values())
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_bfloat16_without_instructions_for_it_is_said_to_be_slow(corpus, tmp_path, monkeypatch, has_instructions):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: has_instructions)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    said = io.StringIO()
+    chosen = tiny_run.load(corpus, *QUIET, "training.precision=bfloat16", "training.updates=1")
+    run.train(chosen, tmp_path, Console(file=said, width=200))
+    assert ("training.precision=float32 is likely faster" in said.getvalue()) == (not has_instructions)
 
 
 def poison(trainer, monkeypatch, updates):
