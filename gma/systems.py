@@ -114,7 +114,7 @@ BUDGETS = {
         "the lowest validation loss, were settled after one trial run of GMA alone, scored on this test set too; λ "
         "after short runs of MMA at λ = 0.1. Nothing was tried out for Wait-k, MU and Offline.",
     ),
-    # ten minutes a model on one core that multiplies bfloat16
+    # seven minutes a model on one core that multiplies bfloat16
     "multi30k-de-en": Budget(
         overrides=(
             "training.validate_every=0",
