@@ -24,8 +24,8 @@ DELTAS = (0.5, 1.0, 2.0, 4.0, 6.0)
 # name → source and reference in the folder of corpora
 TEXTS = {
     "Tatoeba, held out": ("tatoeba-de-en/test.de", "tatoeba-de-en/test.en"),
-    "Europarl, valid": ("europarl-de-en/valid.de.gz", "europarl-de-en/valid.en.gz"),
     "Multi30k, test_2016": ("multi30k-de-en/test_2016_flickr.de.gz", "multi30k-de-en/test_2016_flickr.en.gz"),
+    "Europarl, valid": ("europarl-de-en/valid.de.gz", "europarl-de-en/valid.en.gz"),
 }
 GOLD = "rwth-de-en-gold/test.de", "rwth-de-en-gold/test.en", "rwth-de-en-gold/test.talp"
 
