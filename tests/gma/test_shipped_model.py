@@ -62,11 +62,15 @@ def test_a_stream_writes_what_a_batch_writes(loaded, delta):
         assert tuple(emission.source_words for emission in written) == translation.delays
 
 
-def test_more_latency_is_more_waiting(loaded):
-    def waited(delta: float) -> int:
-        return sum(sum(translation.delays) for translation in translate(loaded, demo.SENTENCES, delta=delta))
+def test_more_latency_is_more_lag(loaded):
+    def lag(delta: float) -> float:
+        """Summed over sentences, each against its translation's own length."""
+        return sum(
+            latency(translation.delays, len(sentence.split()), len(translation.words)).al
+            for sentence, translation in zip(demo.SENTENCES, translate(loaded, demo.SENTENCES, delta=delta))
+        )
 
-    assert waited(0.5) < waited(2.0) < waited(6.0)
+    assert lag(0.5) < lag(2.0) < lag(6.0)
 
 
 def test_it_is_the_default():
