@@ -9,6 +9,7 @@ from rich.console import Console
 from safetensors import safe_open
 
 from gma import StreamingTranslator, demo, model_directory
+from gma.metrics import latency
 from gma.translate import translate
 from tests.gma import tiny_model, tiny_run
 
