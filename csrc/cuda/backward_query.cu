@@ -40,6 +40,20 @@ GMA_DEVICE void add_prior_terms(const float (&grads)[tiles][4], const Row (&rows
   });
 }
 
+// sums += the lane's columns of each of its two rows; x is used up. In pairs, because a row's one large term would be
+// rounded again with every small one added to it.
+template <int tiles>
+GMA_DEVICE void add_pairwise(float (&x)[tiles][4], float (&sums)[2]) {
+#pragma unroll
+  for (int half = tiles / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int n = 0; n < half; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[n][i] += x[n + half][i];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) sums[r] += x[0][2 * r] + x[0][2 * r + 1];
+}
+
 template <class scalar, int head_tile>
 __global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_kernel(BackwardArguments arguments) {
   using T = Tile<scalar, head_tile>;
@@ -110,15 +124,16 @@ __global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_
 #pragma unroll
       for (int n = 0; n < step / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          delta[i / 2] += weights[n][i] * grads[n][i];
-          total[i / 2] += weights[n][i];
-        }
+        for (int i = 0; i < 4; ++i) grads[n][i] *= weights[n][i];
+      add_pairwise(grads, delta);
+      add_pairwise(weights, total);
       if (turn == tiles - 1) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          total[r] = inverse_sum(sum_of_row(total[r]));
-          delta[r] = sum_of_row(delta[r]) * total[r];
+          const float sum = sum_of_row(total[r]);
+          total[r] = inverse_sum(sum);
+          // divided, not multiplied: one rounding less, where ds is the small difference of dbeta and delta
+          delta[r] = sum == 0 ? 0 : sum_of_row(delta[r]) / sum;
         }
       }
     } else {
