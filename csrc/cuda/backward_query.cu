@@ -130,10 +130,8 @@ __global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_
       if (turn == tiles - 1) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float sum = sum_of_row(total[r]);
-          total[r] = inverse_sum(sum);
-          // divided, not multiplied: one rounding less, where ds is the small difference of dbeta and delta
-          delta[r] = sum == 0 ? 0 : sum_of_row(delta[r]) / sum;
+          total[r] = inverse_sum(sum_of_row(total[r]));
+          delta[r] = sum_of_row(delta[r]) * total[r];
         }
       }
     } else {
