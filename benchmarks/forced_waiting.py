@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def force(attention: CrossAttention, k: float):
-    """Until the context ends, this layer sees min(k + i, |x|) tokens in row i, from 0."""
+    """A context in which row i of this layer, from 0, sees min(k + i, |x|) tokens."""
     align = attention.align
 
     def wait_k(query: Tensor, source: Source, previous=None, delta=None) -> Alignment:
