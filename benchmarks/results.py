@@ -87,12 +87,16 @@ def quality_table(curves: dict[str, list[Point]]) -> str:
 
 
 def seeds_table(first: dict[str, list[Point]], second: dict[str, list[Point]]) -> str:
-    header = ["text", *(f"δ = {delta:g}" for delta in DELTAS)]
+    header = ["text", " ", *(f"δ = {delta:g}" for delta in DELTAS)]
     rows = [
-        [name, *(f"{a.bleu:.1f} / {b.bleu:.1f} ({b.bleu - a.bleu:+.1f})" for a, b in zip(first[name], second[name]))]
+        [name if what == "BLEU" else "", what, *(f"{a:{form}} / {b:{form}} ({b - a:+{form}})" for a, b in pairs)]
         for name in first
+        for what, form, pairs in (
+            ("BLEU", ".1f", [(a.bleu, b.bleu) for a, b in zip(first[name], second[name])]),
+            ("AL (word)", ".2f", [(a.al, b.al) for a, b in zip(first[name], second[name])]),
+        )
     ]
-    return f"{table(header, rows)}\n*BLEU of the shipped model / of the second seed (difference).*\n"
+    return f"{table(header, rows)}\n*The shipped model / the second seed (difference).*\n"
 
 
 def alignment_table(points: list[Point]) -> str:
