@@ -1,4 +1,4 @@
-"""How late a model is expected to write, as something that can be minimised (Ma et al. 2020, section 3.2)."""
+"""How late a model is expected to write, as something that can be minimised."""
 
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ class ExpectedLatency(NamedTuple):
 def expected_latency(delays: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> ExpectedLatency:
     """Average lag of the heads together, and how far they are apart, from expected delays g [B, heads, T].
 
+    As in Ma et al. 2020, section 3.2:
+
         average   differentiable average lagging of ḡ_i = Σ_h softmax_h(g_hi) g_hi: the late heads count, as one late
                   head makes all wait
         variance  mean over i of the variance of g_hi over the heads h: so that no head is left behind
@@ -30,3 +32,16 @@ def expected_latency(delays: Tensor, source_lengths: Tensor, target_lengths: Ten
     lag = (together - row * (source_lengths / lengths)[:, None]).cummax(dim=1).values
     spread = delays.var(dim=1, correction=0)
     return ExpectedLatency((lag * real).sum(dim=1), (spread * real).sum(dim=1))
+
+
+def diagonal_offset(position: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Mean over a sentence's rows i of min(p_i, |x|) − i·|x|/|y|: [B], in source tokens, from positions p [B, T].
+
+    0 where positions are, on average, as far along the source as their rows along the target; what a single row does is
+    free, and so is where beyond |x| a position lies. Rows past a target's length are left out.
+    """
+    row = torch.arange(1, position.shape[1] + 1, device=position.device)
+    lengths = target_lengths.clamp(min=1)
+    diagonal = row * (source_lengths / lengths)[:, None]  # [B, T]
+    offset = torch.minimum(position, source_lengths[:, None]) - diagonal
+    return (offset * (row <= target_lengths[:, None])).sum(dim=1) / lengths

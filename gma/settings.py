@@ -26,7 +26,7 @@ TOKENIZERS = {
 }
 # which keys of [attention] each policy uses; giving another one is an error
 POLICIES = {
-    "gaussian": ("delta", "prior", "width_rule", "positions", "convention", "sharing", "backend"),
+    "gaussian": ("delta", "prior", "width_rule", "positions", "convention", "sharing", "diagonal_weight", "backend"),
     "wait_k": ("delta", "catch_up", "backend"),
     "monotonic": ("monotonic", "energy_bias", "noise", "latency_average", "latency_variance", "backend"),
     "offline": ("backend",),
@@ -168,6 +168,7 @@ class AttentionSettings(Settings):
     positions: Literal["incremental", "absolute"] = "incremental"
     convention: Literal["paper", "reference"] = "paper"
     sharing: Literal["heads", "none", "layers", "all"] = "heads"
+    diagonal_weight: NotNegative = 0.0
     catch_up: Share = 0.0
     monotonic: Literal["infinite_lookback", "hard"] = "infinite_lookback"
     energy_bias: Finite = -2.0

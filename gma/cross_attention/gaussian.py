@@ -1,11 +1,15 @@
 """Gaussian multi-head attention (GMA): wait for the predicted aligned position and δ tokens more."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gma.alignment import Aligner, Alignment
 from gma.cross_attention.base import CrossAttention, Source
+from gma.latency_loss import diagonal_offset
 from gma.settings import AttentionSettings
 
 
@@ -23,6 +27,7 @@ class GaussianCrossAttention(CrossAttention):
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         super().__init__(width, heads, dropout, settings.prior, settings.backend)
+        self.diagonal_weight = settings.diagonal_weight
         outputs = 1 if settings.sharing in ("heads", "all") else heads
         self.aligner = None
         if aligned:
@@ -39,3 +44,15 @@ class GaussianCrossAttention(CrossAttention):
         self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None
     ) -> Alignment:
         return self.aligner(query * self.head_dim**-0.5, source.lengths, previous, delta)
+
+    def auxiliary_loss(
+        self, alignments: Sequence[Alignment], source_lengths: Tensor, target_lengths: Tensor
+    ) -> Tensor | None:
+        if not self.diagonal_weight:
+            return None
+        # only the position that makes the row wait: the other layers are free to look back
+        furthest = torch.cat([alignment.center for alignment in alignments], dim=1).amax(dim=1)  # [B, T]
+        offset = diagonal_offset(furthest, source_lengths, target_lengths)
+        # linear far away: at first positions are anywhere, and a square would be all there is in the gradient
+        distance = functional.huber_loss(offset, torch.zeros_like(offset), reduction="none")
+        return self.diagonal_weight * (distance * target_lengths).sum()

@@ -292,7 +292,7 @@ def test_the_latency_loss_makes_heads_stop_earlier_and_together():
         assert values[-1] < 0.7 * values[0]
 
 
-def test_only_monotonic_attention_adds_to_the_loss():
+def test_no_policy_adds_to_the_loss_unless_asked_or_monotonic():
     inputs = sentences()
     assert monotonic_model().eval()(*inputs).auxiliary is None
     for policy in ("gaussian", "wait_k", "offline"):
