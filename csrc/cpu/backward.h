@@ -69,10 +69,12 @@ struct BackwardWorkspace {
   }
 };
 
-// Softmax of a tile's part of each row of a block, each row relative to its own maximum there.
+// Softmax of a tile's part of each row of a block, each row relative to its own maximum there. Sums are kept in double:
+// where one weight is nearly all, its gradient is nearly delta, and what is left needs more digits than either has.
 template <class T>
 struct TileStatistics {
-  T *maximum, *sum, *product;  // [rows]: of the logits, of exp, of exp * dbeta
+  T* maximum;             // [rows], of the logits; later what the exponentials have to be multiplied with
+  double *sum, *product;  // [rows], of exp, of exp * dbeta
 };
 
 // Grows with the keys: about 800 bytes for each in float32 with D = 64, half of it weights and their gradients.
@@ -86,8 +88,9 @@ struct BackwardScratch {
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
   T* grad_query;                   // one block, [rows, D]
   T *weights, *grads;              // one block, tiles of [rows, tile]
-  T* statistics;                   // one block, TileStatistics of each tile
-  T* delta;                        // [rows]
+  T* maxima;                       // one block, of the TileStatistics of each tile
+  double* sums;                    // the same
+  T *delta, *delta_rest;           // [rows], and what rounding took from it
   T* keep;                         // [tile]
   uintptr_t key_gradients;         // only with a single chunk
 
@@ -104,15 +107,17 @@ struct BackwardScratch {
     grad_query = arena.take<T>(block_rows * key_stride);
     weights = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
     grads = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
-    statistics = arena.take<T>(plan.tiles * 3 * statistics_rows);
+    maxima = arena.take<T>(plan.tiles * statistics_rows);
+    sums = arena.take<double>(plan.tiles * 2 * statistics_rows);
     delta = arena.take<T>(statistics_rows);
+    delta_rest = arena.take<T>(statistics_rows);
     keep = arena.take<T>(backward_tile_keys + 4 * lanes<T>);
     key_gradients = reinterpret_cast<uintptr_t>(arena.take<char>(plan.chunks > 1 ? 0 : KeyGradients<T>::bytes(p)));
   }
 
   TileStatistics<T> statistics_of(int64_t tile) const {
-    T* first = statistics + tile * 3 * statistics_rows;
-    return {first, first + statistics_rows, first + 2 * statistics_rows};
+    double* sum = sums + tile * 2 * statistics_rows;
+    return {maxima + tile * statistics_rows, sum, sum + statistics_rows};
   }
   int64_t tile_offset(int64_t tile) const { return tile * block_rows * tile_stride<T>; }
 };
@@ -142,8 +147,8 @@ GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, 
     product += weight * grad;
   }
   statistics.maximum[row] = shift;
-  statistics.sum[row] = sum_of_lanes<T>(sum);
-  statistics.product[row] = sum_of_lanes<T>(product);
+  statistics.sum[row] = exact_sum_of_lanes<T>(sum);
+  statistics.product[row] = exact_sum_of_lanes<T>(product);
 }
 
 template <class T>
@@ -155,7 +160,8 @@ struct PriorSums {
 // Both are 0 from `seen` to `width`.
 template <PriorKind kind, bool dropout, class T>
 GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
-                                  const RowPrior<T>& prior, T factor, T delta, const T* keep, PriorSums<T>& sums) {
+                                  const RowPrior<T>& prior, T factor, T delta, T delta_rest, const T* keep,
+                                  PriorSums<T>& sums) {
   constexpr int n = lanes<T>;
   Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
   int64_t c = 0;
@@ -164,7 +170,7 @@ GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t wi
     Vector<T> grad = load(grads + c);
     // what stands past `seen` may belong to a key no row sees, and be NaN
     if (seen - c < n) grad = first_lanes<T>(seen - c) ? grad : Vector<T>{};
-    grad = weight * (grad - delta);
+    grad = weight * (grad - delta - delta_rest);
     if constexpr (dropout) store(weights + c, weight * load(keep + c));
     else store(weights + c, weight);
     store(grads + c, grad);
@@ -259,23 +265,35 @@ struct BackwardBlock {
     });
   }
 
-  // Leaves delta of each row, and in `sum` of each tile what its exponentials have to be multiplied with.
+  // Leaves delta of each row, and in `maximum` of each tile what its exponentials have to be multiplied with.
   void normalise() const {
-    constexpr int n = lanes<T>;
-    for (int64_t r = 0; r < row_count; r += n) {
-      Vector<T> largest = broadcast(lowest_finite<T>), sum{}, product{};
+    constexpr int64_t rows = BackwardScratch<T>::statistics_rows;
+    for (int64_t r = 0; r < row_count; r += lanes<T>) {
+      Vector<T> largest = broadcast(lowest_finite<T>);
       for (int64_t tile = 0; tile < tiles(); ++tile)
         largest = maximum(load(s.statistics_of(tile).maximum + r), largest);
       for (int64_t tile = 0; tile < tiles(); ++tile) {
-        const TileStatistics<T> part = s.statistics_of(tile);
-        const Vector<T> factor = Math<T>::exp(load(part.maximum + r) - largest);
-        sum += factor * load(part.sum + r);
-        product += factor * load(part.product + r);
-        store(part.maximum + r, factor);
+        T* factor = s.statistics_of(tile).maximum + r;
+        store(factor, Math<T>::exp(load(factor) - largest));
       }
-      for (int64_t tile = 0; tile < tiles(); ++tile)
-        store(s.statistics_of(tile).sum + r, load(s.statistics_of(tile).maximum + r) / sum);
-      store(s.delta + r, product / sum);
+    }
+    double sum[rows] = {}, product[rows] = {};
+    for (int64_t tile = 0; tile < tiles(); ++tile) {
+      const TileStatistics<T> part = s.statistics_of(tile);
+      for (int64_t r = 0; r < row_count; ++r) {
+        sum[r] += double(part.maximum[r]) * part.sum[r];
+        product[r] += double(part.maximum[r]) * part.product[r];
+      }
+    }
+    for (int64_t r = 0; r < row_count; ++r) {
+      sum[r] = 1 / sum[r];
+      const double delta = product[r] * sum[r];
+      s.delta[r] = T(delta);
+      s.delta_rest[r] = T(delta - double(s.delta[r]));
+    }
+    for (int64_t tile = 0; tile < tiles(); ++tile) {
+      T* factor = s.statistics_of(tile).maximum;
+      for (int64_t r = 0; r < row_count; ++r) factor[r] = T(double(factor[r]) * sum[r]);
     }
   }
 
@@ -283,7 +301,7 @@ struct BackwardBlock {
   void differentiate(int64_t tile, PriorSums<T>* sums, const KeyGradients<T>& gradients, bool accumulate) const {
     constexpr int64_t stride = tile_stride<T>;
     T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
-    const T* factors = s.statistics_of(tile).sum;
+    const T* factors = s.statistics_of(tile).maximum;
     const int64_t first_key = tile * backward_tile_keys, width = clamp_to(largest - first_key, backward_tile_keys);
     for_each_group([&](int64_t row, int count) {
       with_prior(p.prior, [&](auto kind) {
@@ -302,7 +320,7 @@ struct BackwardBlock {
             if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
             differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
                                                          T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
-                                                         factors[r], s.delta[r], s.keep, sums[r]);
+                                                         factors[r], s.delta[r], s.delta_rest[r], s.keep, sums[r]);
           }
         });
       });

@@ -20,20 +20,31 @@ constexpr int tile_columns = 256;
 template <class T>
 constexpr int tile_stride = tile_columns + lanes<T>;
 
+// So many terms are summed up one after the other, then added to the rest: a longer chain would lose digits, and sooner
+// where every term is rounded twice.
+#if defined(__FMA__) || defined(__aarch64__)
+constexpr int64_t summed_depth = 128;
+#else
+constexpr int64_t summed_depth = 32;
+#endif
+
 enum class Left { as_stored, transposed };
+
+// from one column of A to the next
+template <Left left, class T>
+constexpr int64_t depth_step = left == Left::as_stored ? 1 : tile_stride<T>;
 
 // C[rows, vectors] (+)= A[rows, depth] B[depth, vectors]
 template <Left left, int rows, int vectors, class T>
 void multiply_block(const T* a, const T* b, int64_t b_stride, int64_t depth, T* c, int64_t c_stride,
                     bool accumulate) {
   constexpr int64_t row_step = left == Left::as_stored ? tile_stride<T> : 1;
-  constexpr int64_t depth_step = left == Left::as_stored ? 1 : tile_stride<T>;
   constexpr int n = lanes<T>;
   Vector<T> sum[rows][vectors];
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) sum[r][v] = accumulate ? load(c + r * c_stride + v * n) : Vector<T>{};
+    for (int v = 0; v < vectors; ++v) sum[r][v] = Vector<T>{};
   for (int64_t k = 0; k < depth; ++k) {
     Vector<T> right[vectors];
 #pragma GCC unroll 4
@@ -42,13 +53,16 @@ void multiply_block(const T* a, const T* b, int64_t b_stride, int64_t depth, T* 
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) sum[r][v] += a[r * row_step] * right[v];
-    a += depth_step;
+    a += depth_step<left, T>;
     b += b_stride;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) store(c + r * c_stride + v * n, sum[r][v]);
+    for (int v = 0; v < vectors; ++v) {
+      T* at = c + r * c_stride + v * n;
+      store(at, accumulate ? load(at) + sum[r][v] : sum[r][v]);
+    }
 }
 
 template <Left left, int vectors, class T, size_t... rows_minus_one>
@@ -66,11 +80,15 @@ void multiply(int rows, int64_t columns, int64_t depth, const T* a, const T* b, 
               int64_t c_stride, bool accumulate) {
   constexpr auto choices = std::make_index_sequence<group_rows>();
   constexpr int step = group_vectors * lanes<T>;
+  const int64_t terms = depth < summed_depth ? depth : summed_depth;
   int64_t column = 0;
   for (; columns - column > lanes<T>; column += step)
-    multiply_rows<left, group_vectors>(choices, rows, a, b + column, b_stride, depth, c + column, c_stride, accumulate);
+    multiply_rows<left, group_vectors>(choices, rows, a, b + column, b_stride, terms, c + column, c_stride, accumulate);
   if (column < columns)
-    multiply_rows<left, 1>(choices, rows, a, b + column, b_stride, depth, c + column, c_stride, accumulate);
+    multiply_rows<left, 1>(choices, rows, a, b + column, b_stride, terms, c + column, c_stride, accumulate);
+  if (terms < depth)
+    multiply<left>(rows, columns, depth - terms, a + terms * depth_step<left, T>, b + terms * b_stride, b_stride, c,
+                   c_stride, true);
 }
 
 // A count of rows as groups of nearly equal size.

@@ -233,6 +233,19 @@ GMA_INLINE T sum_of_lanes(Vector<T> x) {
   return combine_lanes<T>(x, [](Vector<T> a, Vector<T> b) { return a + b; });
 }
 
+// the same without rounding to float in between
+template <class T>
+GMA_INLINE double exact_sum_of_lanes(Vector<T> x) {
+  if constexpr (sizeof(T) == sizeof(double)) {
+    return sum_of_lanes<T>(x);
+  } else {
+    typename VectorOf<T, GMA_VECTOR_BYTES / 2>::type halves[2];
+    std::memcpy(&halves, &x, sizeof x);
+    return sum_of_lanes<double>(__builtin_convertvector(halves[0], Vector<double>) +
+                                __builtin_convertvector(halves[1], Vector<double>));
+  }
+}
+
 template <class T>
 GMA_INLINE T max_of_lanes(Vector<T> x) {
   return combine_lanes<T>(x, [](Vector<T> a, Vector<T> b) { return maximum(a, b); });
