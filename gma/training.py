@@ -37,7 +37,7 @@ from gma.validation import Validation
 
 CHECKPOINTS = "checkpoints"
 # summed up between two log entries
-WINDOW = ("smoothed", "likelihood", "tokens", "past_the_end", "positions", "seconds")
+WINDOW = ("smoothed", "likelihood", "auxiliary", "tokens", "past_the_end", "positions", "seconds")
 # so many updates in a row without a finite gradient are no accident any more
 HOPELESS = 100
 # distinguishes what is drawn for an update from what is drawn for its micro-batches
@@ -196,14 +196,14 @@ class Trainer:
         with self._precision():
             output = self.network(batch.source, batch.source_lengths, batch.target_input, delta)
             loss = cross_entropy(output.logits, batch.target_output, self.settings.label_smoothing, PAD)
-        total = loss.smoothed if output.auxiliary is None else loss.smoothed + output.auxiliary
+        auxiliary = torch.zeros_like(loss.smoothed) if output.auxiliary is None else output.auxiliary
         # the processes' gradients are averaged; the sum is wanted
-        self.scaler.scale(total * (self.world.size / tokens)).backward()
+        self.scaler.scale((loss.smoothed + auxiliary) * (self.world.size / tokens)).backward()
         with torch.no_grad():
             past, positions = _past_the_end(output.alignments, batch)
             counted = torch.tensor(batch.tokens, device=past.device)
-            parts = (loss.smoothed.detach(), loss.likelihood, counted, past, positions, torch.zeros_like(past))
-            return torch.stack([part.double() for part in parts]).cpu()
+            parts = (loss.smoothed, loss.likelihood, auxiliary, counted, past, positions, torch.zeros_like(past))
+            return torch.stack([part.detach().double() for part in parts]).cpu()
 
     def _step(self, update: int) -> bool:
         """Change the weights unless the gradient is not finite; whether it was."""
@@ -259,7 +259,7 @@ class Trainer:
 
     def _log(self) -> None:
         self._collect_window()
-        smoothed, likelihood, tokens, past, positions, seconds = self.state.window
+        smoothed, likelihood, auxiliary, tokens, past, positions, seconds = self.state.window
         self.state.window = [0.0] * len(WINDOW)
         if self.world.is_first and tokens:
             record = {
@@ -268,6 +268,7 @@ class Trainer:
                 "epoch": self.epoch,
                 "loss": likelihood / tokens,
                 "smoothed_loss": smoothed / tokens,
+                "auxiliary_loss": auxiliary / tokens,
                 "learning_rate": self.learning_rate,
                 "gradient_norm": self.gradient_norm,
                 "skipped": self.state.skipped,

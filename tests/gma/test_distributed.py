@@ -12,7 +12,7 @@ from gma.distributed import join
 from tests.gma import tiny_run
 
 # two sentences' batches an update, dealt to two processes or taken one after the other
-PAIR = ["training.validate_every=10"]
+PAIR = ["training.validate_every=10", "attention.diagonal_weight=0.1"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def alone(corpus, tmp_path_factory, dropout):
 def assert_same(one, other):
     """The two histories agree to 1e-5, and so do the weights at the end."""
     for kind, keys in (
-        ("training", ("loss", "smoothed_loss", "gradient_norm", "past_the_end", "tokens")),
+        ("training", ("loss", "smoothed_loss", "auxiliary_loss", "gradient_norm", "past_the_end", "tokens")),
         ("validation", ("loss", "al", "bleu")),
     ):
         left, right = tiny_run.records(one, kind), tiny_run.records(other, kind)
@@ -52,7 +52,9 @@ def assert_same(one, other):
 
 def test_two_processes_give_the_losses_of_one(corpus, alone, tmp_path, dropout):
     tiny_run.wait(tiny_run.start(corpus, tmp_path, *PAIR, dropout, processes=2))
-    assert len(tiny_run.records(tmp_path, "training")) == 20
+    records = tiny_run.records(tmp_path, "training")
+    assert len(records) == 20
+    assert all(record["auxiliary_loss"] > 0 for record in records)
     assert_same(alone, tmp_path)
 
 
