@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from gma import atomic_file
+from gma.user_error import UserError
 
 HISTORY = "history.jsonl"
+REMEDY = "repair or delete that line"
+
+
+class HistoryError(UserError, ValueError):
+    """A history that cannot be read; the message names the line."""
 
 
 class History:
@@ -41,10 +47,16 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The records in order; a last line that was cut off is left out."""
     if not path.exists():
         return []
+    lines = path.read_bytes().splitlines()
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(lines, 1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise HistoryError(f"{path}, line {number}: not JSON ({error}); {REMEDY}") from error
+        if not isinstance(record, dict) or "kind" not in record or not isinstance(record.get("update"), int):
+            raise HistoryError(f"{path}, line {number}: expected an object with `kind` and `update`; {REMEDY}")
+        records.append(record)
     return records

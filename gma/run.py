@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gma import atomic_file, distributed, model_directory, prepare
+from gma import atomic_file, distributed, history, model_directory, prepare
 from gma.checkpoint import Checkpoint, CheckpointFolder
 from gma.config import Config, ConfigError
 from gma.distributed import World
-from gma.history import HISTORY
 from gma.terminal import say
 from gma.token_file import MANIFEST, PreparedCorpus
 from gma.training import CHECKPOINTS, Outcome, State, Trainer
@@ -63,7 +62,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             )
         corpus = open_corpus(config, world, console)
         own = identity(config, corpus, world)
-        checkpoint = _newest(folder, console) if world.is_first else None
+        checkpoint = _newest(folder, config.training.save_every, console) if world.is_first else None
         found = world.share(checkpoint and {"path": str(checkpoint.path), **checkpoint.state})
         if found:
             check_same_run(found["identity"], own, folder)
@@ -134,7 +133,8 @@ def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, 
 def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
     """RunError unless a checkpoint's identity is this run's."""
     keys = sorted(before["settings"].keys() | now["settings"].keys())
-    pairs = [(key, before["settings"].get(key), now["settings"].get(key)) for key in keys]
+    # a setting that an older version did not have was what it is by default
+    pairs = [(key, before["settings"].get(key, _default(key)), now["settings"].get(key)) for key in keys]
     different = [f"{key} was {old!r} and is {new!r}" for key, old, new in pairs if old != new]
     if before["micro_batches"] != now["micro_batches"]:
         different.append(
@@ -148,6 +148,12 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
             f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --folder, or leave "
             f"these as they were. Free to change are {', '.join(free)}"
         )
+
+
+def _default(key: str) -> Any:
+    section, name = key.split(".")
+    field = Config.model_fields[section].annotation.model_fields.get(name)
+    return None if field is None else field.default
 
 
 def _report(outcome: Outcome, folder: Path, console: Console) -> None:
@@ -166,14 +172,22 @@ def _report(outcome: Outcome, folder: Path, console: Console) -> None:
         say(console, line)
 
 
-def _newest(folder: Path, console: Console) -> Checkpoint | None:
+def _newest(folder: Path, save_every: int, console: Console) -> Checkpoint | None:
+    """The checkpoint to go on from; RunError where there is none and starting over would overwrite a model."""
     model = folder / model_directory.MODEL
     atomic_file.remove_temporaries(folder)
     checkpoint = CheckpointFolder(folder / CHECKPOINTS, keep=1).newest(
         lambda text: console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
     )
-    if checkpoint is None and model.exists() and not (folder / HISTORY).exists():
-        raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --folder")
+    if checkpoint is None and model.exists():
+        updates = [record["update"] for record in history.read(folder / history.HISTORY)]
+        if not updates:
+            raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --folder")
+        if max(updates) >= save_every:
+            raise RunError(
+                f"{model} was trained here, but {folder / CHECKPOINTS} has no checkpoint to go on from, and starting "
+                "over would overwrite it; choose another --folder, or delete the model"
+            )
     return checkpoint
 
 

@@ -146,10 +146,11 @@ def measure(
     folders = system_names(models)
     known = load(output / CURVE) if (output / CURVE).exists() else []
     place = choose_device(device)
+    # taken first: of a model that changes in between the old points are computed again, not kept as the new one's
+    prints = {name: _fingerprint(folder) for name, folder in folders.items()}
     systems = {name: model_directory.load(folder, place) for name, folder in folders.items()}
     text = _common_text({name: evaluation_text.load(loaded, source, reference) for name, loaded in systems.items()})
     text_print = f"{text.fingerprint}{'-lowercase' * lowercase}{'' if gold is None else f'-{_links_fingerprint(gold)}'}"
-    prints = {name: _fingerprint(folder) for name, folder in folders.items()}
     points = [
         point for point in known if point.text == text_print and prints.get(point.system, point.model) == point.model
     ]

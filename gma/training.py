@@ -111,7 +111,7 @@ class Trainer:
         )
         self.checkpoints = CheckpointFolder(run / CHECKPOINTS, self.settings.keep_checkpoints)
         self.state = State()
-        self.saved = 0
+        self.saved = True  # whether a checkpoint, or the beginning, holds all there is
         limit = self.settings.minutes * 60.0
         self.display = TrainingDisplay(console, self.settings.updates, limit, quiet=not world.is_first)
         self.interruption = Interruption(speak=world.is_first)
@@ -123,9 +123,9 @@ class Trainer:
             tensor_file.fill(live, tensors, path)
         self.world.share_tensors(live.values())
         self.state = state
-        self.saved = state.update
         self.scaler.load_state_dict(state.scaler)
-        if not self.world.is_first:
+        # a checkpoint of another version may have summed up something else
+        if not self.world.is_first or len(state.window) != len(WINDOW):
             state.window = [0.0] * len(WINDOW)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -185,6 +185,7 @@ class Trainer:
         self.learning_rate = learning_rate(update, self.settings)
         finite = self._step(update)
         self.epoch = plan.epoch
+        self.saved = False
         self.state.update = update
         self.state.tokens += int(tokens)
         sums[-1] = time.perf_counter() - began if self.world.is_first else 0.0
@@ -254,7 +255,7 @@ class Trainer:
         """Leave a validated model, if there was time, and a checkpoint."""
         if not interrupted and self.state.validated != self.state.update:
             self._validate()
-        if self.saved != self.state.update:
+        if not self.saved:
             self._save()
 
     def _log(self) -> None:
@@ -291,6 +292,7 @@ class Trainer:
             or (metric == "loss" and _comparable(result["loss"]) < _comparable(state.best["loss"]))
             or (metric == "bleu" and result["bleu"] > state.best.get("bleu", -1.0))
         )
+        self.saved = False
         state.validated = state.update
         state.validations_since_best = 0 if better else state.validations_since_best + 1
         record = {"kind": "validation", "update": state.update, **result}
@@ -308,7 +310,7 @@ class Trainer:
         if self.world.is_first:
             record = {"state": asdict(self.state), "identity": self.identity}
             self.checkpoints.save(self.state.update, self.tensors(), record)
-        self.saved = self.state.update
+        self.saved = True
 
     def _save_model(self, validation: dict[str, Any]) -> None:
         if self.world.is_first:
