@@ -1,6 +1,7 @@
 """The `gma` command."""
 
 import contextlib
+import errno
 import math
 import platform
 import sys
@@ -486,8 +487,8 @@ def main() -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        # a path of the user's that cannot be written or read; anything else is no message for people
-        if error.filename is None:
+        # a path of the user's that cannot be written or read, or a disk; anything else is no message for people
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        print(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -50,6 +50,11 @@ def run(
         if gold is not None:
             check_can_force(loaded.model)
         text = evaluation_text.load(loaded, source, reference)
+        # before the work: what it cannot be compared with, or written to, should not cost it
+        if other:
+            evaluation.check_same_text(other, dict(zip(text.indices, text.references)))
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
         say(console, f"text: {text.name}")
         with bar(console, "translating", len(text.sources)) as advance:
             result = evaluation.evaluate(

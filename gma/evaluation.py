@@ -1,7 +1,7 @@
 """Everything there is to say about a translator on a test set: quality, latency, alignment; from a model or a log."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -225,21 +225,9 @@ def compare(
     baseline: Sequence[Instance], system: Sequence[Instance], *, lowercase: bool = False
 ) -> dict[str, BootstrapDifference]:
     """'bleu' and 'al' → paired bootstrap of system − baseline; both must have translated the same sentences."""
+    check_same_text(baseline, {instance.index: instance.reference for instance in system})
     ours, theirs = ({instance.index: instance for instance in side} for side in (system, baseline))
-    if ours.keys() != theirs.keys():
-        only = sorted(ours.keys() ^ theirs.keys())
-        side = "the log to compare with" if only[0] in theirs else "the system"
-        raise EvaluationError(
-            f"the two have {len(ours)} and {len(theirs)} sentences, and only {side} has index {only[0]}; a paired "
-            "comparison needs the same sentences: evaluate both on the same text"
-        )
     pairs = [(theirs[index], ours[index]) for index in sorted(ours)]
-    for before, after in pairs:
-        if before.reference != after.reference:
-            raise EvaluationError(
-                f"index {after.index} has the reference {after.reference!r} in one and {before.reference!r} in the "
-                "other; a paired comparison needs the same text: evaluate both on it"
-            )
     (first, second), references = zip(*pairs), [after.reference for _, after in pairs]
     bleu = paired_bootstrap_bleu(
         [instance.prediction for instance in first],
@@ -248,6 +236,24 @@ def compare(
         lowercase=lowercase,
     )
     return {"bleu": bleu, "al": paired_bootstrap_mean(average_laggings(first), average_laggings(second))}
+
+
+def check_same_text(baseline: Sequence[Instance], references: Mapping[int, str]) -> None:
+    """EvaluationError unless a log is of the sentences with these references, by their index."""
+    theirs = {instance.index: instance.reference for instance in baseline}
+    if references.keys() != theirs.keys():
+        only = sorted(references.keys() ^ theirs.keys())
+        side = "the log to compare with" if only[0] in theirs else "the system"
+        raise EvaluationError(
+            f"the two have {len(references)} and {len(theirs)} sentences, and only {side} has index {only[0]}; a paired "
+            "comparison needs the same sentences: evaluate both on the same text"
+        )
+    for index, reference in sorted(references.items()):
+        if theirs[index] != reference:
+            raise EvaluationError(
+                f"index {index} has the reference {reference!r} in one and {theirs[index]!r} in the other; a paired "
+                "comparison needs the same text: evaluate both on it"
+            )
 
 
 def average_laggings(instances: Sequence[Instance]) -> list[float]:

@@ -1,5 +1,6 @@
 """From raw parallel text to a prepared corpus: vocabularies, filters, token files. Streams; memory does not grow."""
 
+import fcntl
 import json
 import os
 import re
@@ -119,15 +120,32 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    for leftover in output.glob(f"{PARTIAL}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=output))
-    try:
-        summary = _Preparation(settings, partial, console).run()
-        _move(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with _locked(output):
+        for leftover in output.glob(f"{PARTIAL}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=output))
+        try:
+            summary = _Preparation(settings, partial, console).run()
+            _move(partial, output)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return summary
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep a second `gma prepare` out; the lock is on the folder itself and ends with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PrepareError(
+                f"another process is preparing {folder}; wait for it, or choose another data.folder"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 class _Preparation:
@@ -295,7 +313,7 @@ def _move(partial: Path, output: Path) -> None:
     if old.exists():
         try:
             stale = json.loads(old.read_text("utf-8"))["files"].keys() - names
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError):
             stale = set()
         old.unlink()
         for name in stale:

@@ -71,14 +71,14 @@ def own_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fill(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy `tensors`, read from `path`, into those of the same name; ValueError, and no change, on a mismatch."""
+    """Copy `tensors`, read from `path`, into those of the same name; DamagedFile, and no change, on a mismatch."""
     if missing := sorted(expected.keys() - tensors.keys()):
-        raise ValueError(f"{path}: lacks {_some(missing)} of the model that the config describes")
+        raise DamagedFile(f"{path}: lacks {_some(missing)} of the model that the config describes")
     if extra := sorted(tensors.keys() - expected.keys()):
-        raise ValueError(f"{path}: holds {_some(extra)}, unknown to the model that the config describes")
+        raise DamagedFile(f"{path}: holds {_some(extra)}, unknown to the model that the config describes")
     for name, tensor in expected.items():
         if tensors[name].shape != tensor.shape:
-            raise ValueError(
+            raise DamagedFile(
                 f"{path}: {name} is {list(tensors[name].shape)}; expected {list(tensor.shape)} "
                 "of the model that the config describes"
             )

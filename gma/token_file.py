@@ -145,6 +145,9 @@ class PreparedCorpus:
             raise CorpusError(f"{path}: damaged ({error}); run `gma prepare` again") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
             raise CorpusError(f"{path}: expected {FORMAT} version {VERSION}; run `gma prepare` again")
+        for key in ("files", "splits", "settings"):
+            if not isinstance(manifest.get(key), dict):
+                raise CorpusError(f"{path}: damaged (no `{key}` in it); run `gma prepare` again")
         for name, file in manifest["files"].items():
             size = (folder / name).stat().st_size if (folder / name).exists() else None
             if size != file["bytes"]:

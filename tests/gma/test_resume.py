@@ -2,15 +2,16 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
 import torch
 
-from gma import config
+from gma import config, tensor_file
 from gma.checkpoint import CheckpointError
-from gma.history import History, read
+from gma.history import History, HistoryError, read
 from gma.run import FREE, RunError
 from gma.training import State
 from tests.gma import tiny_run
@@ -132,6 +133,39 @@ def test_a_finished_run_is_left_as_it_is(corpus, whole):
     assert (whole / "history.jsonl").read_bytes() == before
 
 
+def test_the_last_checkpoint_knows_of_the_last_validation(corpus, tmp_path):
+    """Also where it was saved before: otherwise every start of a finished run validates it again."""
+    once = ["training.validate_every=0", "training.updates=10"]
+    tiny_run.train(corpus, tmp_path, *once)
+    state = tiny_run.checkpoint(tmp_path, 10).record["state"]
+    assert (state["validated"], state["best"]["update"]) == (10, 10)
+    before = (tmp_path / "history.jsonl").read_bytes()
+    tiny_run.train(corpus, tmp_path, *once)
+    assert (tmp_path / "history.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_a_version_with_fewer_settings_goes_on(corpus, whole, tmp_path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "checkpoints" / "update-00000020.safetensors"
+    tensors, record = tensor_file.read(path)
+    assert record["identity"]["settings"].pop("attention.diagonal_weight") == 0.0
+    record["state"]["window"].pop()
+    tensor_file.write(path, tensors, record)
+    with pytest.raises(RunError, match=r"attention\.diagonal_weight was 0\.0 and is 0\.1"):
+        tiny_run.train(corpus, tmp_path, "training.updates=25", "attention.diagonal_weight=0.1")
+    assert tiny_run.train(corpus, tmp_path, "training.updates=25").update == 25
+
+
+def test_a_run_without_its_checkpoints_is_not_begun_anew(corpus, whole, tmp_path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints")
+    model = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="no checkpoint to go on from"):
+        tiny_run.train(corpus, tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == model
+    assert len(read(tmp_path / "history.jsonl")) == len(read(whole / "history.jsonl"))
+
+
 def test_more_updates_continue_as_if_asked_for_at_once(corpus, whole, tmp_path):
     tiny_run.train(corpus, tmp_path, "training.updates=10")
     tiny_run.train(corpus, tmp_path, "training.updates=20")
@@ -206,6 +240,19 @@ def test_history_drops_the_unsaved_future_and_broken_lines(tmp_path):
     history.add({"kind": "training", "update": 3, "loss": 0.5})
     history.close()
     assert [(line["update"], line["loss"]) for line in read(path)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+
+
+@pytest.mark.parametrize("line", ["not JSON", "[1]", '{"a": 1}', '{"kind": "training", "update": "1"}'])
+def test_a_history_with_a_wrong_line_is_refused_and_kept(tmp_path, line):
+    record = '{"kind": "training", "update": 1, "loss": 1.0}\n'
+    path = tmp_path / "history.jsonl"
+    path.write_text(record + line + "\n" + record)
+    with pytest.raises(HistoryError, match="line 2"):
+        History(tmp_path, 2)
+    assert path.read_text() == record + line + "\n" + record
+    path.write_bytes(b"\xff\n" + record.encode())
+    with pytest.raises(HistoryError, match="line 1"):
+        read(path)
 
 
 def test_time_already_spent_counts(corpus, tmp_path):
