@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,13 +54,14 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
                 f"training.precision = 'float16': needs a GPU, and training.device = {config.training.device!r} finds "
                 "none here; use 'bfloat16' or 'float32'"
             )
-        slow = config.training.precision == "bfloat16" and world.device.type == "cpu" and not _multiplies_bfloat16()
-        if slow and world.is_first:
-            say(
-                console,
-                "note: this processor has no instructions for products in bfloat16, which are slow then; "
-                "training.precision=float32 is likely faster",
-            )
+        if config.training.precision == "bfloat16" and world.device.type == "cpu":
+            _keep_few_kernels()
+            if world.is_first and not _multiplies_bfloat16():
+                say(
+                    console,
+                    "note: this processor has no instructions for products in bfloat16, which are slow then; "
+                    "training.precision=float32 is likely faster",
+                )
         corpus = open_corpus(config, world, console)
         own = identity(config, corpus, world)
         checkpoint = _newest(folder, config.training.save_every, console) if world.is_first else None
@@ -79,6 +81,13 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
         if world.is_first:
             _report(outcome, folder, console)
         return outcome
+
+
+def _keep_few_kernels() -> None:
+    """torch compiles a product for every shape it meets in bfloat16, and keeps a thousand: gigabytes, as nearly every
+    batch has a shape of its own. Fewer are as fast. Read when the first one is compiled; what the user says counts."""
+    for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(variable, "64")
 
 
 def _multiplies_bfloat16() -> bool:
