@@ -245,8 +245,8 @@ def check_same_text(baseline: Sequence[Instance], references: Mapping[int, str])
         only = sorted(references.keys() ^ theirs.keys())
         side = "the log to compare with" if only[0] in theirs else "the system"
         raise EvaluationError(
-            f"the two have {len(references)} and {len(theirs)} sentences, and only {side} has index {only[0]}; a paired "
-            "comparison needs the same sentences: evaluate both on the same text"
+            f"the two have {len(references)} and {len(theirs)} sentences, and only {side} has index {only[0]}; a "
+            "paired comparison needs the same sentences: evaluate both on the same text"
         )
     for index, reference in sorted(references.items()):
         if theirs[index] != reference:

@@ -1,5 +1,6 @@
 """From raw text to a corpus: filters, counts, vocabularies, errors, and a killed run that leaves nothing half done."""
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -253,6 +254,34 @@ def _die_at(step, monkeypatch):
 
     for name in ("replace", "unlink", "fsync"):
         monkeypatch.setattr(os, name, deadly(getattr(os, name)))
+
+
+def test_two_do_not_prepare_one_folder(raw, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(PrepareError, match="another process is preparing"):
+            prepare(raw(), out, QUIET)
+    finally:
+        os.close(handle)
+    prepare(raw(), out, QUIET)
+    assert len(PreparedCorpus.open(out).split("train")) == 20
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["[]", "{", '{"format": "gma-corpus", "version": 1}', '{"format": "gma-corpus", "version": 1, "files": []}'],
+)
+def test_a_damaged_manifest_is_named_and_prepared_anew(raw, tmp_path, manifest):
+    out = tmp_path / "out"
+    prepare(raw(), out, QUIET)
+    (out / "corpus.json").write_text(manifest)
+    with pytest.raises(CorpusError, match="run `gma prepare` again"):
+        PreparedCorpus.open(out)
+    prepare(raw(), out, QUIET)
+    assert len(PreparedCorpus.open(out).split("train")) == 20
 
 
 def test_generated_corpus(tmp_path):
