@@ -23,7 +23,7 @@ constexpr int tile_stride = tile_columns + lanes<T>;
 // So many terms are summed up one after the other, then added to the rest: a longer chain would lose digits, and sooner
 // where every term is rounded twice.
 #if defined(__FMA__) || defined(__aarch64__)
-constexpr int64_t summed_depth = 128;
+constexpr int64_t summed_depth = 64;
 #else
 constexpr int64_t summed_depth = 32;
 #endif
