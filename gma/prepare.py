@@ -1,6 +1,5 @@
 """From raw parallel text to a prepared corpus: vocabularies, filters, token files. Streams; memory does not grow."""
 
-import fcntl
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from rich.table import Table
 from gma import atomic_file, toy
 from gma.checksum import sha256_of
 from gma.config import DataSettings
+from gma.folder_lock import locked
 from gma.parallel_text import ParallelText
 from gma.token_file import FORMAT, MANIFEST, SIDES, TOKENIZER, VERSION, TokenFileWriter
 from gma.tokenizer import BpeVocabulary, TextRules, Tokenizer, WordVocabulary
@@ -119,8 +119,8 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
     one does not open, so a killed run leaves none that is half done.
     """
     output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    with _locked(output):
+    busy = PrepareError(f"another process is preparing {output}; wait for it, or choose another data.folder")
+    with locked(output, busy):
         for leftover in output.glob(f"{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=output))
@@ -130,22 +130,6 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return summary
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second `gma prepare` out; the lock is on the folder itself and ends with the process."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PrepareError(
-                f"another process is preparing {folder}; wait for it, or choose another data.folder"
-            ) from error
-        yield
-    finally:
-        os.close(handle)
 
 
 class _Preparation:

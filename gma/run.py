@@ -1,12 +1,10 @@
 """A training run as a folder: started, resumed or refused."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from gma import atomic_file, distributed, history, model_directory, prepare
 from gma.checkpoint import Checkpoint, CheckpointFolder
 from gma.config import Config, ConfigError
 from gma.distributed import World
+from gma.folder_lock import locked
 from gma.terminal import say
 from gma.token_file import MANIFEST, PreparedCorpus
 from gma.training import CHECKPOINTS, Outcome, State, Trainer
@@ -48,7 +47,7 @@ class RunError(UserError, RuntimeError):
 
 def train(config: Config, folder: Path, console: Console) -> Outcome:
     """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
-    with distributed.join(config.training.device) as world, _locked(folder, world):
+    with distributed.join(config.training.device) as world, _alone(folder, world):
         if config.training.precision == "float16" and world.device.type == "cpu":
             raise ConfigError(
                 f"training.precision = 'float16': needs a GPU, and training.device = {config.training.device!r} finds "
@@ -200,18 +199,7 @@ def _newest(folder: Path, save_every: int, console: Console) -> Checkpoint | Non
     return checkpoint
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, world: World) -> Iterator[None]:
-    """Keep a second run out of the folder; the lock ends with the process, however that ends."""
-    if not world.is_first:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(
-                f"another process is training in {folder}; wait for it, or choose another --folder"
-            ) from error
-        yield
+def _alone(folder: Path, world: World) -> contextlib.AbstractContextManager:
+    """Keep a second run out of the folder; one process of this one is enough for that."""
+    busy = RunError(f"another process is training in {folder}; wait for it, or choose another --folder")
+    return locked(folder, busy) if world.is_first else contextlib.nullcontext()

@@ -147,8 +147,8 @@ GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, 
     product += weight * grad;
   }
   statistics.maximum[row] = shift;
-  statistics.sum[row] = exact_sum_of_lanes<T>(sum);
-  statistics.product[row] = exact_sum_of_lanes<T>(product);
+  statistics.sum[row] = sum_of_lanes_in_double<T>(sum);
+  statistics.product[row] = sum_of_lanes_in_double<T>(product);
 }
 
 template <class T>

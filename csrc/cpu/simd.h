@@ -235,7 +235,7 @@ GMA_INLINE T sum_of_lanes(Vector<T> x) {
 
 // the same without rounding to float in between
 template <class T>
-GMA_INLINE double exact_sum_of_lanes(Vector<T> x) {
+GMA_INLINE double sum_of_lanes_in_double(Vector<T> x) {
   if constexpr (sizeof(T) == sizeof(double)) {
     return sum_of_lanes<T>(x);
   } else {
