@@ -39,6 +39,8 @@ class Operators(NamedTuple):
 
 
 OPERATORS: dict[str, Operators] = {}
+# what runs for each operator at the Autograd key
+GRADIENT_ROUTES: dict[torch._ops.OpOverload, Callable] = {}
 
 
 def define(backend: str) -> None:
@@ -55,9 +57,11 @@ def define(backend: str) -> None:
 
 
 def call(operator: torch._ops.OpOverload, *arguments):
-    """Call an operator, straight at its kernel when no gradient is wanted: decoding feels the way round by autograd."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0:
-        return operator(*arguments)
+    """Call an operator. The dispatcher would find the same function; short calls feel the way round by it."""
+    return operator(*arguments) if torch.compiler.is_compiling() else GRADIENT_ROUTES[operator](*arguments)
+
+
+def _below_autograd(operator: torch._ops.OpOverload, *arguments):
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*arguments)
 
@@ -89,11 +93,11 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
         @staticmethod
         def forward(ctx, query, key, value, center, width, visible, seed, prior, scale, dropout_p):
             inputs = (query, key, value, center, width, visible, seed)
-            with torch._C._AutoDispatchBelowAutograd():
-                context, logsumexp = forward(*inputs, prior, scale, dropout_p)
+            context, logsumexp = _below_autograd(forward, *inputs, prior, scale, dropout_p)
             ctx.save_for_backward(*inputs, context, logsumexp)
             ctx.settings = (prior, scale, dropout_p)
             ctx.mark_non_differentiable(logsumexp)
+            ctx.set_materialize_grads(False)  # logsumexp has none, and zeros for it would cost time
             return context, logsumexp
 
         @staticmethod
@@ -104,14 +108,13 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
                 prior, scale, dropout_p = ctx.settings
                 grads = reference.backward(grad_context, *inputs, PRIORS[prior], scale, dropout_p)
             else:
-                grads = backward(grad_context, *inputs, context, logsumexp, *ctx.settings)
+                grads = GRADIENT_ROUTES[backward](grad_context, *inputs, context, logsumexp, *ctx.settings)
             return *grads, None, None, None, None, None
 
     class AttentionBackward(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *arguments):
-            with torch._C._AutoDispatchBelowAutograd():
-                return backward(*arguments)
+            return _below_autograd(backward, *arguments)
 
         @staticmethod
         def backward(ctx, *_):
@@ -124,8 +127,7 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
         @staticmethod
         def forward(ctx, query, key, center, width, visible, prior, scale):
             inputs = (query, key, center, width, visible)
-            with torch._C._AutoDispatchBelowAutograd():
-                posterior = weights(*inputs, prior, scale)
+            posterior = _below_autograd(weights, *inputs, prior, scale)
             ctx.save_for_backward(posterior, *inputs)
             ctx.settings = (PRIORS[prior], scale)
             return posterior
@@ -148,10 +150,10 @@ def _route_gradients(operator: Callable, function: type[torch.autograd.Function]
         backward = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
         if backward or forward_ad._current_level >= 0:
             return function.apply(*arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator(*arguments)
+        return _below_autograd(operator, *arguments)
 
     library.impl(operator, dispatch, "Autograd")
+    GRADIENT_ROUTES[operator] = dispatch
 
 
 def check_values(center: Tensor, width: Tensor, visible: Tensor) -> None:
