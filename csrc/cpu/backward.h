@@ -29,11 +29,22 @@ inline BackwardPlan plan_backward(const BackwardParams& p) {
           (p.keys + backward_tile_keys - 1) / backward_tile_keys};
 }
 
+// Whether products may write the caller's gradients, which are of the type computed in and have no partial vectors.
+template <class E, class T>
+GMA_INLINE bool writes_in_place(const BackwardParams& p) {
+  return sizeof(E) == sizeof(T) && p.head_size % lanes<T> == 0 && p.value_size % lanes<T> == 0;
+}
+
 // Gradients of the keys and values of one head, from one chunk of its rows.
 template <class T>
 struct KeyGradients {
   int64_t key_stride, value_stride;
   T *key, *value;  // [S, D], [S, Dv]
+
+  // the caller's own memory
+  KeyGradients(const BackwardParams& p, int64_t b, int64_t h)
+      : key_stride(p.grad_key.row_stride), value_stride(p.grad_value.row_stride),
+        key(row_of<T>(p.grad_key, b, h, 0)), value(row_of<T>(p.grad_value, b, h, 0)) {}
 
   KeyGradients(const BackwardParams& p, Arena& arena) {
     key_stride = spread_stride<T>(p.head_size);
@@ -82,7 +93,7 @@ template <class T>
 struct BackwardScratch {
   static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
   int64_t key_stride, tile_row_stride, block_rows;
-  T *keys, *keys_transposed;       // scaled, tiles of [tile, D] and [D, tile]
+  T *keys, *keys_transposed;       // tiles of [tile, D] and, scaled, of [D, tile]
   T* values_transposed;            // tiles of [Dv, tile]
   Row<T>* rows;                    // one block
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
@@ -156,11 +167,11 @@ struct PriorSums {
   T center, width;  // over j of ds times the prior's terms
 };
 
-// One row of a tile: exponentials become dropped weights, and gradients of weights those of logits.
+// One row of a tile: exponentials become dropped weights, and gradients of weights those of logits, times the scale.
 // Both are 0 from `seen` to `width`.
 template <PriorKind kind, bool dropout, class T>
 GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
-                                  const RowPrior<T>& prior, T factor, T delta, T delta_rest, const T* keep,
+                                  const RowPrior<T>& prior, T factor, T delta, T delta_rest, T scale, const T* keep,
                                   PriorSums<T>& sums) {
   constexpr int n = lanes<T>;
   Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
@@ -173,7 +184,7 @@ GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t wi
     grad = weight * (grad - delta - delta_rest);
     if constexpr (dropout) store(weights + c, weight * load(keep + c));
     else store(weights + c, weight);
-    store(grads + c, grad);
+    store(grads + c, grad * scale);
     if constexpr (kind != PriorKind::none) {
       const PriorTerms<Vector<T>> terms = prior_terms<kind, Math<T>>(prior, t);
       center += grad * terms.center;
@@ -320,7 +331,7 @@ struct BackwardBlock {
             if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
             differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
                                                          T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
-                                                         factors[r], s.delta[r], s.delta_rest[r], s.keep, sums[r]);
+                                                         factors[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep, sums[r]);
           }
         });
       });
@@ -353,7 +364,7 @@ template <class E, class T>
 void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t tile, int64_t keys) {
   const int64_t first_key = tile * backward_tile_keys;
   const E *key = row_of<E>(p.key, b, h, first_key), *value = row_of<E>(p.value, b, h, first_key);
-  pack_rows(key, p.key.row_stride, keys, p.head_size, T(p.scale), s.keys + first_key * s.key_stride, s.key_stride);
+  pack_rows(key, p.key.row_stride, keys, p.head_size, T(1), s.keys + first_key * s.key_stride, s.key_stride);
   pack_transposed(key, p.key.row_stride, keys, p.head_size, T(p.scale),
                   s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride);
   pack_transposed(value, p.value.row_stride, keys, p.value_size, T(1),
@@ -363,7 +374,7 @@ void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, 
 template <class E, class T>
 void write_key_gradients(const BackwardParams& p, int64_t b, int64_t h, const KeyGradients<T>& gradients) {
   for (int64_t k = 0; k < p.keys; ++k) {
-    unpack_row(gradients.key + k * gradients.key_stride, p.head_size, T(p.scale), row_of<E>(p.grad_key, b, h, k));
+    unpack_row(gradients.key + k * gradients.key_stride, p.head_size, T(1), row_of<E>(p.grad_key, b, h, k));
     unpack_row(gradients.value + k * gradients.value_stride, p.value_size, T(1), row_of<E>(p.grad_value, b, h, k));
   }
 }
@@ -383,10 +394,10 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
   // the first block writes gradients of the keys it sees; those of later ones start from 0
   int64_t written = 0;
   const auto write_zeros_until = [&](int64_t key) {
-    if (key <= written) return;
-    fill_zero(gradients.key + written * gradients.key_stride, (key - written) * gradients.key_stride);
-    fill_zero(gradients.value + written * gradients.value_stride, (key - written) * gradients.value_stride);
-    written = key;
+    for (; written < key; ++written) {
+      fill_zero(gradients.key + written * gradients.key_stride, whole_vectors<T>(p.head_size));
+      fill_zero(gradients.value + written * gradients.value_stride, whole_vectors<T>(p.value_size));
+    }
   };
   for (int64_t row = first_row; row < end_row; row += backward_block_rows) {
     const int64_t count = clamp_to(end_row - row, backward_block_rows);
@@ -456,10 +467,13 @@ void backward_all(const BackwardParams& p, void* workspace, const Parallel& para
     const int64_t b = head / p.heads, h = head % p.heads;
     const int64_t end_row = first_row + clamp_to(p.rows - first_row, plan.chunk_rows);
     Arena own{s.key_gradients};
-    const KeyGradients<T> gradients = plan.chunks > 1 ? space.partial(p, slot) : KeyGradients<T>(p, own);
+    const bool in_place = plan.chunks == 1 && writes_in_place<E, T>(p);
+    const KeyGradients<T> gradients = in_place          ? KeyGradients<T>(p, b, h)
+                                      : plan.chunks > 1 ? space.partial(p, slot)
+                                                        : KeyGradients<T>(p, own);
     backward_chunk<E>(p, b, h, first_row, end_row, s, gradients, space.center + head * p.rows,
                       space.width + head * p.rows);
-    if (plan.chunks == 1) write_key_gradients<E>(p, b, h, gradients);
+    if (plan.chunks == 1 && !in_place) write_key_gradients<E>(p, b, h, gradients);
   });
 
   if (plan.chunks > 1)
