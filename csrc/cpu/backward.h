@@ -97,7 +97,7 @@ struct BackwardScratch {
   T* values_transposed;            // tiles of [Dv, tile]
   Row<T>* rows;                    // one block
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
-  T* grad_query;                   // one block, [rows, D]
+  T* grad_query;                   // one block, [rows, D], unless that is written in place
   T *weights, *grads;              // one block, tiles of [rows, tile]
   T* maxima;                       // one block, of the TileStatistics of each tile
   double* sums;                    // the same
@@ -207,12 +207,17 @@ struct BackwardBlock {
   const BackwardParams& p;
   const BackwardScratch<T>& s;
   int64_t b, h, first_row, row_count, largest;
+  T* grad_query;
+  int64_t grad_query_stride;
 
   BackwardBlock(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t first_row,
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
     for (int64_t r = 0; r < row_count; ++r) s.rows[r] = make_row<T>(p, b, h, first_row + r);
     largest = largest_visible(s.rows, row_count);
+    const bool in_place = writes_in_place<E, T>(p);
+    grad_query = in_place ? row_of<T>(p.grad_query, b, h, first_row) : s.grad_query;
+    grad_query_stride = in_place ? p.grad_query.row_stride : s.key_stride;
     pack_rows(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, T(1), s.query,
               tile_stride<T>);
     pack_rows(row_of<E>(p.grad_context, b, h, first_row), p.grad_context.row_stride, row_count, p.value_size, T(1),
@@ -336,8 +341,8 @@ struct BackwardBlock {
         });
       });
       multiply<Left::as_stored>(count, p.head_size, seen(tile, row, count), grads + row * stride,
-                                s.keys + first_key * s.key_stride, s.key_stride, s.grad_query + row * s.key_stride,
-                                s.key_stride, tile > 0);
+                                s.keys + first_key * s.key_stride, s.key_stride, grad_query + row * grad_query_stride,
+                                grad_query_stride, tile > 0);
     });
 
     const Groups groups = split_into_groups(width);
@@ -410,8 +415,9 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
     block.normalise();
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, sums, gradients, accumulate);
     for (int64_t r = 0; r < count; ++r) {
-      if (s.rows[r].visible == 0) fill_zero(s.grad_query + r * s.key_stride, s.key_stride);
-      unpack_row(s.grad_query + r * s.key_stride, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
+      T* grad_query = block.grad_query + r * block.grad_query_stride;
+      if (s.rows[r].visible == 0) fill_zero(grad_query, whole_vectors<T>(p.head_size));
+      if (!writes_in_place<E, T>(p)) unpack_row(grad_query, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
       PriorFactors<T> factors{};
       if (s.rows[r].visible > 0)
         with_prior(p.prior, [&](auto kind) { factors = prior_factors<kind.value>(s.rows[r].prior); });
