@@ -29,12 +29,6 @@ inline BackwardPlan plan_backward(const BackwardParams& p) {
           (p.keys + backward_tile_keys - 1) / backward_tile_keys};
 }
 
-// Whether products may write the caller's gradients, which are of the type computed in and have no partial vectors.
-template <class E, class T>
-GMA_INLINE bool writes_in_place(const BackwardParams& p) {
-  return sizeof(E) == sizeof(T) && p.head_size % lanes<T> == 0 && p.value_size % lanes<T> == 0;
-}
-
 // Gradients of the keys and values of one head, from one chunk of its rows.
 template <class T>
 struct KeyGradients {
@@ -93,9 +87,10 @@ template <class T>
 struct BackwardScratch {
   static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
   int64_t key_stride, tile_row_stride, block_rows;
+  int64_t* made;                   // which rows these are
+  Row<T>* rows;                    // one block
   T *keys, *keys_transposed;       // tiles of [tile, D] and, scaled, of [D, tile]
   T* values_transposed;            // tiles of [Dv, tile]
-  Row<T>* rows;                    // one block
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
   T* grad_query;                   // one block, [rows, D], unless that is written in place
   T *weights, *grads;              // one block, tiles of [rows, tile]
@@ -109,10 +104,11 @@ struct BackwardScratch {
     block_rows = p.rows < backward_block_rows ? p.rows : backward_block_rows;
     key_stride = spread_stride<T>(p.head_size);
     tile_row_stride = spread_stride<T>(p.keys < backward_tile_keys ? p.keys : backward_tile_keys);
+    made = arena.take<int64_t>(1);
+    rows = arena.take<Row<T>>(block_rows);
     keys = arena.take<T>(p.keys * key_stride);
     keys_transposed = arena.take<T>(plan.tiles * p.head_size * tile_row_stride);
     values_transposed = arena.take<T>(plan.tiles * p.value_size * tile_row_stride);
-    rows = arena.take<Row<T>>(block_rows);
     query = arena.take<T>(block_rows * tile_stride<T>);
     grad_context = arena.take<T>(block_rows * tile_stride<T>);
     grad_query = arena.take<T>(block_rows * key_stride);
@@ -213,9 +209,9 @@ struct BackwardBlock {
   BackwardBlock(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t first_row,
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
-    for (int64_t r = 0; r < row_count; ++r) s.rows[r] = make_row<T>(p, b, h, first_row + r);
+    make_rows(p, b, h, first_row, row_count, *s.made, s.rows);
     largest = largest_visible(s.rows, row_count);
-    const bool in_place = writes_in_place<E, T>(p);
+    const bool in_place = writes_in_place<E>(p.head_size);
     grad_query = in_place ? row_of<T>(p.grad_query, b, h, first_row) : s.grad_query;
     grad_query_stride = in_place ? p.grad_query.row_stride : s.key_stride;
     pack_rows(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, T(1), s.query,
@@ -417,7 +413,8 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
     for (int64_t r = 0; r < count; ++r) {
       T* grad_query = block.grad_query + r * block.grad_query_stride;
       if (s.rows[r].visible == 0) fill_zero(grad_query, whole_vectors<T>(p.head_size));
-      if (!writes_in_place<E, T>(p)) unpack_row(grad_query, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
+      if (!writes_in_place<E>(p.head_size))
+        unpack_row(grad_query, p.head_size, T(1), row_of<E>(p.grad_query, b, h, row + r));
       PriorFactors<T> factors{};
       if (s.rows[r].visible > 0)
         with_prior(p.prior, [&](auto kind) { factors = prior_factors<kind.value>(s.rows[r].prior); });
@@ -473,7 +470,7 @@ void backward_all(const BackwardParams& p, void* workspace, const Parallel& para
     const int64_t b = head / p.heads, h = head % p.heads;
     const int64_t end_row = first_row + clamp_to(p.rows - first_row, plan.chunk_rows);
     Arena own{s.key_gradients};
-    const bool in_place = plan.chunks == 1 && writes_in_place<E, T>(p);
+    const bool in_place = plan.chunks == 1 && writes_in_place<E>(p.head_size) && writes_in_place<E>(p.value_size);
     const KeyGradients<T> gradients = in_place          ? KeyGradients<T>(p, b, h)
                                       : plan.chunks > 1 ? space.partial(p, slot)
                                                         : KeyGradients<T>(p, own);

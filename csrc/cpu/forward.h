@@ -25,6 +25,7 @@ constexpr int group_lanes = int(whole_vectors<T>(group_rows));
 template <class T>
 struct ForwardScratch {
   int64_t value_stride, tile_keys;
+  int64_t* made;  // which rows these are
   Row<T>* rows;
   T *maximum, *sum;  // of the softmax so far, [groups, group_lanes]
   T* context;        // unnormalised, [rows, Dv]
@@ -38,6 +39,7 @@ struct ForwardScratch {
     const int64_t padded_rows = split_into_groups(row_count).count * group_lanes<T>;
     tile_keys = p.keys < forward_tile_keys ? p.keys : forward_tile_keys;
     value_stride = spread_stride<T>(p.value_size);
+    made = arena.take<int64_t>(1);
     rows = arena.take<Row<T>>(row_count);
     maximum = arena.take<T>(padded_rows);
     sum = arena.take<T>(padded_rows);
@@ -136,8 +138,7 @@ template <class E>
 void forward_rows(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t row_count, Arena arena) {
   using T = Arithmetic<E>;
   const ForwardScratch<T> s(p, row_count, arena);
-  for (int64_t r = 0; r < row_count; ++r)
-    s.rows[r] = make_row<T>(p, b, h, first_row + r);
+  make_rows(p, b, h, first_row, row_count, *s.made, s.rows);
   const Groups groups = split_into_groups(row_count);
   for (int64_t r = 0; r < groups.count * group_lanes<T>; ++r) {
     // the lowest finite number, so that a tile of nothing but -inf makes no NaN

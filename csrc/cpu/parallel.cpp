@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -102,6 +103,7 @@ void drain(void* opaque) {
     work.out_of_memory = true;
     return;
   }
+  std::memset(scratch, 0, std::min<size_t>(zeroed_scratch_bytes, size_t(work.scratch_bytes)));
   const size_t own = work.arrived++;
   do {
     for (int64_t index; work.shares[own].take_first(index);) work.task(work.state, index, scratch);

@@ -5,8 +5,11 @@
 
 namespace gma {
 
-// Calls task(state, index, scratch) once for every index below `tasks`; scratch is 64-byte aligned,
-// private to the thread and kept between calls. Throws std::bad_alloc from the calling thread.
+constexpr int64_t zeroed_scratch_bytes = 64;
+
+// Calls task(state, index, scratch) once for every index below `tasks`; scratch is 64-byte aligned
+// and private to the thread. Its first bytes are 0 before a thread's first task; all else it finds as the last task left
+// it. Throws std::bad_alloc from the calling thread.
 void run_tasks(const Parallel& parallel, int64_t tasks, int64_t scratch_bytes,
                void (*task)(const void* state, int64_t index, void* scratch), const void* state);
 

@@ -23,6 +23,13 @@ GMA_INLINE E* row_of(const View<void>& view, int64_t b, int64_t h, int64_t i) {
   return static_cast<E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
 }
 
+// Whether products may write rows of so many columns to the caller's memory: it is of the type they compute in, and no
+// vector ends past a row.
+template <class E>
+GMA_INLINE bool writes_in_place(int64_t columns) {
+  return std::is_same_v<E, Arithmetic<E>> && columns % lanes<Arithmetic<E>> == 0;
+}
+
 // Memory is asked for one row at a time between the computations on other rows, so that it arrives meanwhile.
 enum class Access { read, write };
 template <class E, Access access, class View>
@@ -67,6 +74,18 @@ GMA_INLINE Row<T> make_row(const ForwardParams& p, int64_t b, int64_t h, int64_t
   const int32_t visible = visible_of(p, b, h, i);
   if (visible == 0) return {};
   return {make_row_prior(*row_of<T>(p.center, b, h, i), *row_of<T>(p.width, b, h, i), visible), visible};
+}
+
+// Rows first_row .. first_row + count of a head. `made` tells which ones `rows` holds already; a thread that goes from
+// one head of a sentence to the next often finds them there. It is 0 before a thread's first task.
+template <class T>
+GMA_INLINE void make_rows(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t count, int64_t& made,
+                          Row<T>* rows) {
+  const bool shared = p.center.head_stride == 0 && p.width.head_stride == 0 && p.visible.head_stride == 0;
+  const int64_t wanted = ((b * p.heads) + (shared ? 0 : h)) * p.rows + first_row + 1;
+  if (made == wanted) return;
+  made = wanted;
+  for (int64_t r = 0; r < count; ++r) rows[r] = make_row<T>(p, b, h, first_row + r);
 }
 
 template <class T>
