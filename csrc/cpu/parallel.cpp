@@ -54,10 +54,12 @@ class alignas(64) Share {
     end_ = end;
   }
 
-  bool take_first(int64_t& index) {
+  // A few of the first, fewer towards the end: a lock waits until all that the thread wrote has reached its cache.
+  bool take_some(int64_t& begin, int64_t& end) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (begin_ == end_) return false;
-    index = begin_++;
+    begin = begin_;
+    end = begin_ += (end_ - begin_ + 15) / 16;
     return true;
   }
 
@@ -106,7 +108,8 @@ void drain(void* opaque) {
   std::memset(scratch, 0, std::min<size_t>(zeroed_scratch_bytes, size_t(work.scratch_bytes)));
   const size_t own = work.arrived++;
   do {
-    for (int64_t index; work.shares[own].take_first(index);) work.task(work.state, index, scratch);
+    for (int64_t index, end; work.shares[own].take_some(index, end);)
+      for (; index < end; ++index) work.task(work.state, index, scratch);
   } while (take_over(work.shares, own));
   thread_scratch.give_back_excess();
 }
