@@ -97,7 +97,6 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
             ctx.save_for_backward(*inputs, context, logsumexp)
             ctx.settings = (prior, scale, dropout_p)
             ctx.mark_non_differentiable(logsumexp)
-            ctx.set_materialize_grads(False)  # logsumexp has none, and zeros for it would cost time
             return context, logsumexp
 
         @staticmethod
