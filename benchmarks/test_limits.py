@@ -22,7 +22,7 @@ from interleave import interleaved
 
 from gma_kernels.api import _check_settings, _dropout_seed
 from gma_kernels.backends import choose_backend
-from gma_kernels.ops import OPERATORS, call
+from gma_kernels.ops import operators_of
 
 GEMM = 2048
 # five products of the backward, two of the forward, each 2·D a cell
@@ -86,7 +86,7 @@ def test_overhead_of_one_call(benchmark):
     """One stream, S = 32: the whole call from Python, and what its parts cost. Not interleaved: caches are warm."""
     p = decoding_problem(1, 32, capacity=64)
     refuse_if_wrong(p, gradients=False, names=("native",))
-    operator = OPERATORS["native"].forward
+    forward = operators_of("native").forward
     nothing = p._replace(visible=torch.zeros_like(p.visible))
 
     def prepare():
@@ -98,8 +98,8 @@ def test_overhead_of_one_call(benchmark):
         parts = {
             "whole call": lambda: native(p),
             "preparation": prepare,
-            "operator": lambda: call(operator, *p, None, 0, HEAD_SIZE**-0.5, 0.0),
-            "operator with nothing to compute": lambda: call(operator, *nothing, None, 0, HEAD_SIZE**-0.5, 0.0),
+            "operator": lambda: forward(*p, None, 0, HEAD_SIZE**-0.5, 0.0),
+            "operator with nothing to compute": lambda: forward(*nothing, None, 0, HEAD_SIZE**-0.5, 0.0),
             "plain SDPA": lambda: plain_sdpa(p),
         }
         microseconds = {name: median_microseconds(part) for name, part in parts.items()}

@@ -74,7 +74,7 @@ std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value
   return outputs;
 }
 
-// computes rows anew: context and logsumexp are only checked
+// computes rows anew: the context is only checked
 Gradients native_backward(Tensor grad_context, Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
                           Tensor visible, std::optional<Tensor> seed, Tensor context, Tensor logsumexp, int64_t prior,
                           double scale, double dropout_p) {

@@ -40,7 +40,7 @@ struct ForwardParams {
   View<const void> center, width;        // [B, H, T], float64 for float64, else float32
   View<const int32_t> visible;           // [B, H, T]
   View<void> context;                    // [B, H, T, Dv]; not used by the backward, which computes rows anew
-  View<void> logsumexp;                  // [B, H, T], of center's type; read by the backward on CUDA only
+  View<void> logsumexp;                  // [B, H, T], of center's type; read by the backward
 };
 
 struct BackwardParams : ForwardParams {

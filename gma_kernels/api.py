@@ -5,9 +5,10 @@ import numbers
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from gma_kernels.backends import choose_backend
-from gma_kernels.ops import OPERATORS, call
+from gma_kernels.ops import operators_of
 from gma_kernels.reference import PRIORS, accumulation_dtype
 
 LARGEST_HEAD = 256
@@ -59,14 +60,14 @@ def gaussian_attention(
     _check_is_tensor("query", query)
     name = choose_backend(backend, query.device.type, query.dtype)
     # the extension's kernels check all tensors themselves, and a decoding step would feel a second time
-    checked_by_kernel = name in ("native", "cuda") and type(query) is Tensor and not torch.compiler.is_compiling()
+    checked_by_kernel = name in ("native", "cuda") and type(query) is Tensor and not is_compiling()
     if not checked_by_kernel:
         _check_tensors(query, key, center, width, visible, value)
     try:
         index, scale = _check_settings(query, prior, scale)
         drop_seed = _dropout_seed(query, dropout_p, seed)
-        operator = OPERATORS[name].forward
-        return call(operator, query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
+        forward = operators_of(name).forward
+        return forward(query, key, value, center, width, visible, drop_seed, index, scale, float(dropout_p))[0]
     except Exception:
         if checked_by_kernel:
             _explain_refusal(query, key, center, width, visible, value)
@@ -90,8 +91,8 @@ def attention_weights(
     """
     _check_tensors(query, key, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
-    operator = OPERATORS[choose_backend(backend, query.device.type, query.dtype)].weights
-    return call(operator, query, key, center, width, visible, index, scale)
+    operators = operators_of(choose_backend(backend, query.device.type, query.dtype))
+    return operators.weights(query, key, center, width, visible, index, scale)
 
 
 def _explain_refusal(*tensors: Tensor) -> None:

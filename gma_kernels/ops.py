@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from gma_kernels import reference
 from gma_kernels.reference import PRIORS, accumulation_dtype
@@ -31,16 +32,15 @@ WEIGHTS = "(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visibl
 
 
 class Operators(NamedTuple):
-    """The three operators of one backend."""
+    """The three operators of one backend, or what runs for each of them at the Autograd key."""
 
-    forward: torch._ops.OpOverload
-    backward: torch._ops.OpOverload
-    weights: torch._ops.OpOverload
+    forward: Callable
+    backward: Callable
+    weights: Callable
 
 
 OPERATORS: dict[str, Operators] = {}
-# what runs for each operator at the Autograd key
-GRADIENT_ROUTES: dict[torch._ops.OpOverload, Callable] = {}
+GRADIENT_ROUTES: dict[str, Operators] = {}
 
 
 def define(backend: str) -> None:
@@ -53,12 +53,12 @@ def define(backend: str) -> None:
     torch.library.register_fake(f"gma_kernels::{backend}_weights", _fake_weights, lib=library)
     namespace = torch.ops.gma_kernels
     OPERATORS[backend] = Operators(*(getattr(namespace, f"{backend}_{role}").default for role in Operators._fields))
-    _register_autograd(backend, *OPERATORS[backend])
+    GRADIENT_ROUTES[backend] = _register_autograd(backend, *OPERATORS[backend])
 
 
-def call(operator: torch._ops.OpOverload, *arguments):
-    """Call an operator. The dispatcher would find the same function; short calls feel the way round by it."""
-    return operator(*arguments) if torch.compiler.is_compiling() else GRADIENT_ROUTES[operator](*arguments)
+def operators_of(backend: str) -> Operators:
+    """What to call. The dispatcher would come to the same functions; short calls feel the way round by it."""
+    return OPERATORS[backend] if is_compiling() else GRADIENT_ROUTES[backend]
 
 
 def _below_autograd(operator: torch._ops.OpOverload, *arguments):
@@ -88,14 +88,13 @@ def _fake_weights(query, key, center, width, visible, prior, scale):
     return query.new_empty(*query.shape[:3], key.shape[2])
 
 
-def _register_autograd(backend: str, forward: Callable, backward: Callable, weights: Callable) -> None:
+def _register_autograd(backend: str, forward: Callable, backward: Callable, weights: Callable) -> Operators:
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, query, key, value, center, width, visible, seed, prior, scale, dropout_p):
-            inputs = (query, key, value, center, width, visible, seed)
-            context, logsumexp = _below_autograd(forward, *inputs, prior, scale, dropout_p)
-            ctx.save_for_backward(*inputs, context, logsumexp)
-            ctx.settings = (prior, scale, dropout_p)
+        def forward(ctx, *arguments):
+            context, logsumexp = _below_autograd(forward, *arguments)
+            ctx.save_for_backward(*arguments[:7], context, logsumexp)
+            ctx.settings = arguments[7:]
             ctx.mark_non_differentiable(logsumexp)
             return context, logsumexp
 
@@ -107,7 +106,7 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
                 prior, scale, dropout_p = ctx.settings
                 grads = reference.backward(grad_context, *inputs, PRIORS[prior], scale, dropout_p)
             else:
-                grads = GRADIENT_ROUTES[backward](grad_context, *inputs, context, logsumexp, *ctx.settings)
+                grads = routes.backward(grad_context, *inputs, context, logsumexp, *ctx.settings)
             return *grads, None, None, None, None, None
 
     class AttentionBackward(torch.autograd.Function):
@@ -137,22 +136,29 @@ def _register_autograd(backend: str, forward: Callable, backward: Callable, weig
             grads = reference.weights_backward(grad_weights, *ctx.saved_tensors, *ctx.settings)
             return *grads, None, None, None
 
-    for operator, function in ((forward, Attention), (backward, AttentionBackward), (weights, Weights)):
-        _route_gradients(operator, function)
+    routes = Operators(
+        _route_gradients(forward, Attention),
+        _route_gradients(backward, AttentionBackward),
+        _route_gradients(weights, Weights),
+    )
+    return routes
 
 
-def _route_gradients(operator: Callable, function: type[torch.autograd.Function]) -> None:
+def _route_gradients(operator: Callable, function: type[torch.autograd.Function]) -> Callable:
     """Run `operator` through `function` when a derivative is wanted, straight to its kernel otherwise."""
 
     def dispatch(*arguments):
-        # forward mode comes here only to be refused by `function`: past autograd its tangents would vanish silently
-        backward = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
-        if backward or forward_ad._current_level >= 0:
+        if torch.is_grad_enabled():
+            for x in arguments:
+                if isinstance(x, Tensor) and x.requires_grad:
+                    return function.apply(*arguments)
+        if forward_ad._current_level >= 0:
+            # only to be refused: past autograd its tangents would vanish silently
             return function.apply(*arguments)
         return _below_autograd(operator, *arguments)
 
     library.impl(operator, dispatch, "Autograd")
-    GRADIENT_ROUTES[operator] = dispatch
+    return dispatch
 
 
 def check_values(center: Tensor, width: Tensor, visible: Tensor) -> None:

@@ -3,8 +3,10 @@
 // A task owns a chunk of the rows of one head and takes them in blocks. For each block it first computes
 // the weights and their gradients against every tile of keys, and keeps them: only when the row is
 // complete is delta = sum(beta dbeta) known, and taking it from these very numbers instead of from
-// grad_context.context makes ds exactly 0 where it should be. Then it walks the tiles again and adds up
-// all gradients. Those of keys and values are sums over the chunks, added in order afterwards.
+// grad_context.context makes ds exactly 0 where it should be. For the same reason exponentials are divided
+// by their own sum; the forward's logsumexp brings them near 1, and the one of a one-hot row to 1 exactly,
+// if it was taken of the same scores to the last bit. Then it walks the tiles again and adds up all
+// gradients. Those of keys and values are sums over the chunks, added in order afterwards.
 #pragma once
 
 #include "rows.h"
@@ -74,18 +76,9 @@ struct BackwardWorkspace {
   }
 };
 
-// Softmax of a tile's part of each row of a block, each row relative to its own maximum there. Sums are kept in double:
-// where one weight is nearly all, its gradient is nearly delta, and what is left needs more digits than either has.
-template <class T>
-struct TileStatistics {
-  T* maximum;             // [rows], of the logits; later what the exponentials have to be multiplied with
-  double *sum, *product;  // [rows], of exp, of exp * dbeta
-};
-
 // Grows with the keys: about 800 bytes for each in float32 with D = 64, half of it weights and their gradients.
 template <class T>
 struct BackwardScratch {
-  static constexpr int64_t statistics_rows = whole_vectors<T>(backward_block_rows);
   int64_t key_stride, tile_row_stride, block_rows;
   int64_t* made;                   // which rows these are
   Row<T>* rows;                    // one block
@@ -94,8 +87,10 @@ struct BackwardScratch {
   T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
   T* grad_query;                   // one block, [rows, D], unless that is written in place
   T *weights, *grads;              // one block, tiles of [rows, tile]
-  T* maxima;                       // one block, of the TileStatistics of each tile
-  double* sums;                    // the same
+  // [rows], of exponentials, and of those times dbeta; in double, because where one weight is nearly all, delta is
+  // nearly its dbeta, and what is wanted is their difference
+  double *weight_sum, *grad_sum;
+  T* factor;                       // [rows], makes exponentials weights
   T *delta, *delta_rest;           // [rows], and what rounding took from it
   T* keep;                         // [tile]
   uintptr_t key_gradients;         // only with a single chunk
@@ -114,48 +109,73 @@ struct BackwardScratch {
     grad_query = arena.take<T>(block_rows * key_stride);
     weights = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
     grads = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
-    maxima = arena.take<T>(plan.tiles * statistics_rows);
-    sums = arena.take<double>(plan.tiles * 2 * statistics_rows);
-    delta = arena.take<T>(statistics_rows);
-    delta_rest = arena.take<T>(statistics_rows);
+    weight_sum = arena.take<double>(sums_rows());
+    grad_sum = arena.take<double>(sums_rows());
+    factor = arena.take<T>(block_rows);
+    delta = arena.take<T>(block_rows);
+    delta_rest = arena.take<T>(block_rows);
     keep = arena.take<T>(backward_tile_keys + 4 * lanes<T>);
     key_gradients = reinterpret_cast<uintptr_t>(arena.take<char>(plan.chunks > 1 ? 0 : KeyGradients<T>::bytes(p)));
   }
 
-  TileStatistics<T> statistics_of(int64_t tile) const {
-    double* sum = sums + tile * 2 * statistics_rows;
-    return {maxima + tile * statistics_rows, sum, sum + statistics_rows};
-  }
+  // they are added to in whole vectors, from any row on
+  int64_t sums_rows() const { return block_rows + group_lanes<T>; }
   int64_t tile_offset(int64_t tile) const { return tile * block_rows * tile_stride<T>; }
 };
 
 GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
 
-// One row of a tile, seen > 0: scores become exponentials, and gradients of dropped weights those of weights.
-template <PriorKind kind, bool dropout, class T>
-GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t seen, T first_t, const RowPrior<T>& prior,
-                                 const T* keep, const TileStatistics<T>& statistics, int64_t row) {
-  constexpr int n = lanes<T>;
-  Vector<T> t = count_up<T>() + first_t, largest = broadcast(lowest_finite<T>);
-  for (int64_t c = 0; c < seen; c += n, t += T(n)) {
-    Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t);
-    if (seen - c < n) x = first_lanes<T>(seen - c) ? x : broadcast<T>(-T(__builtin_inf()));
-    store(weights + c, x);
-    largest = maximum(x, largest);
+// sums[row] += the lanes of its vector, for `count` rows of a group; adds 0 to what follows, up to a whole vector.
+template <class T>
+GMA_INLINE void add_row_sums(Vector<T> (&rows)[group_lanes<T>], int count, double* sums) {
+  constexpr int n = lanes<double>;
+  for (int r = count; r < group_lanes<T>; ++r) rows[r] = Vector<T>{};
+  for (int r = 0; r < count; r += n) {
+    Vector<double> square[n];
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) {
+      const T* row = reinterpret_cast<const T*>(rows + r + i);
+      double part[n];
+      for (int lane = 0; lane < n; ++lane) {
+        part[lane] = double(row[lane]);
+        if constexpr (lanes<T> == 2 * n) part[lane] += double(row[n + lane]);
+      }
+      square[i] = load(part);
+    }
+    store(sums + r,
+          load(sums + r) + reduce_rows<double>(square, [](Vector<double> x, Vector<double> y) { return x + y; }));
   }
-  const T shift = max_of_lanes<T>(largest);
-  Vector<T> sum{}, product{};
-  for (int64_t c = 0; c < seen; c += n) {
-    const Vector<T> weight = Math<T>::exp(load(weights + c) - shift);
+}
+
+// The logsumexp of a caller who did not get it from the forward may be anything.
+template <class T>
+constexpr T largest_exponent = T(40);
+
+// One row of a tile: scores become exponentials, and gradients of dropped weights those of weights. With `masked` both
+// are 0 from `seen` on.
+template <PriorKind kind, bool masked, bool dropout, class T>
+GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t seen, T first_t,
+                                 const RowPrior<T>& prior, T logsumexp, const T* keep, Vector<T>& weight_sum,
+                                 Vector<T>& grad_sum) {
+  constexpr int n = lanes<T>;
+  Vector<T> t = count_up<T>() + first_t, sum{}, product{};
+  for (int64_t c = 0; c < width; c += n, t += T(n)) {
+    const Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t) - logsumexp;
+    Vector<T> weight = Math<T>::exp(minimum(broadcast(largest_exponent<T>), x)), grad = load(grads + c);
+    if constexpr (masked) {
+      // what stands there may belong to a key no row sees, and be NaN
+      const BitsVector<T> is_seen = first_lanes<T>(seen - c);
+      weight = is_seen ? weight : Vector<T>{};
+      grad = is_seen ? grad : Vector<T>{};
+    }
+    if constexpr (dropout) grad *= load(keep + c);
     store(weights + c, weight);
+    if constexpr (masked || dropout) store(grads + c, grad);
     sum += weight;
-    Vector<T> grad = load(grads + c);
-    if constexpr (dropout) store(grads + c, grad *= load(keep + c));
     product += weight * grad;
   }
-  statistics.maximum[row] = shift;
-  statistics.sum[row] = sum_of_lanes_in_double<T>(sum);
-  statistics.product[row] = sum_of_lanes_in_double<T>(product);
+  weight_sum = sum;
+  grad_sum = product;
 }
 
 template <class T>
@@ -164,7 +184,7 @@ struct PriorSums {
 };
 
 // One row of a tile: exponentials become dropped weights, and gradients of weights those of logits, times the scale.
-// Both are 0 from `seen` to `width`.
+// Both are 0 from `seen` to `width`; seen is that of its group.
 template <PriorKind kind, bool dropout, class T>
 GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
                                   const RowPrior<T>& prior, T factor, T delta, T delta_rest, T scale, const T* keep,
@@ -173,11 +193,7 @@ GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t wi
   Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
   int64_t c = 0;
   for (; c < seen; c += n, t += T(n)) {
-    const Vector<T> weight = load(weights + c) * factor;
-    Vector<T> grad = load(grads + c);
-    // what stands past `seen` may belong to a key no row sees, and be NaN
-    if (seen - c < n) grad = first_lanes<T>(seen - c) ? grad : Vector<T>{};
-    grad = weight * (grad - delta - delta_rest);
+    const Vector<T> weight = load(weights + c) * factor, grad = weight * (load(grads + c) - delta - delta_rest);
     if constexpr (dropout) store(weights + c, weight * load(keep + c));
     else store(weights + c, weight);
     store(grads + c, grad * scale);
@@ -239,73 +255,63 @@ struct BackwardBlock {
       body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
   }
 
-  void exponentiate(int64_t tile) const {
-    constexpr int64_t stride = tile_stride<T>;
-    T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
-    const TileStatistics<T> statistics = s.statistics_of(tile);
-    const int64_t first_key = tile * backward_tile_keys;
-    for_each_group([&](int64_t row, int count) {
-      const int64_t width = seen(tile, row, count);
-      if (width > 0) {
-        multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
-                                  s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride,
-                                  weights + row * stride, stride, false);
-        multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
-                                  s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
-                                  grads + row * stride, stride, false);
-      }
-      with_prior(p.prior, [&](auto kind) {
-        with_flag(p.drop_below > 0, [&](auto dropout) {
-          for (int64_t r = row; r < row + count; ++r) {
-            if (tile == 0) {
-              expect_row<E, Access::write>(p.grad_query, b, h, first_row + r, p.head_size);
-              expect_next_head<E>(p, b, h, first_row + r);
-            }
-            const int64_t visible = seen(tile, r);
-            if (visible == 0) {
-              statistics.maximum[r] = lowest_finite<T>;
-              statistics.sum[r] = statistics.product[r] = 0;
-              continue;
-            }
-            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
-            exponentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible,
-                                                        T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
-                                                        s.keep, statistics, r);
-          }
-        });
+  // Calls body(kind, masked, dropout), as types, for what is known only now of rows that see so much of a tile.
+  template <class Body>
+  GMA_INLINE void specialised(int64_t tile, int64_t row, int count, int64_t width, Body body) const {
+    const bool masked = smallest_visible(s.rows + row, count) - tile * backward_tile_keys < whole_vectors<T>(width);
+    with_prior(p.prior, [&](auto kind) {
+      with_flag(masked, [&](auto masked) {
+        with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, masked, dropout); });
       });
     });
   }
 
-  // Leaves delta of each row, and in `maximum` of each tile what its exponentials have to be multiplied with.
+  void exponentiate(int64_t tile) const {
+    constexpr int64_t stride = tile_stride<T>;
+    const int64_t first_key = tile * backward_tile_keys;
+    for_each_group([&](int64_t row, int count) {
+      const int64_t width = seen(tile, row, count);
+      if (width == 0) return;
+      T *weights = s.weights + s.tile_offset(tile) + row * stride, *grads = s.grads + s.tile_offset(tile) + row * stride;
+      multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
+                                s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride, weights,
+                                stride, false);
+      multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
+                                s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
+                                grads, stride, false);
+      const ExpectedRows<Access::write> grad_query_rows(E(), p.grad_query, b, h, p.rows, p.head_size);
+      const ExpectedHead<E> next(p, b, h);
+      Vector<T> weight_sums[group_lanes<T>], grad_sums[group_lanes<T>];
+      specialised(tile, row, count, width, [&](auto kind, auto masked, auto dropout) {
+        for (int64_t r = row; r < row + count; ++r, weights += stride, grads += stride) {
+          const int64_t i = first_row + r;
+          if (tile == 0) {
+            grad_query_rows.ask_for(i);
+            next.query.ask_for(i);
+            next.key.ask_for(i);
+            next.value.ask_for(i);
+          }
+          const Row<T>& own = s.rows[r];
+          if (dropout.value) keep_factors(p, b, h, i, first_key, width, s.keep);
+          exponentiate_row<kind.value, masked.value, dropout.value>(
+              weights, grads, width, own.visible - first_key, T(first_key + 1 - own.prior.peak), own.prior,
+              *row_of<T>(p.logsumexp, b, h, i), s.keep, weight_sums[r - row],
+              grad_sums[r - row]);
+        }
+      });
+      add_row_sums<T>(weight_sums, count, s.weight_sum + row);
+      add_row_sums<T>(grad_sums, count, s.grad_sum + row);
+    });
+  }
+
+  // Leaves delta of each row, and what its exponentials have to be multiplied with.
   void normalise() const {
-    constexpr int64_t rows = BackwardScratch<T>::statistics_rows;
-    for (int64_t r = 0; r < row_count; r += lanes<T>) {
-      Vector<T> largest = broadcast(lowest_finite<T>);
-      for (int64_t tile = 0; tile < tiles(); ++tile)
-        largest = maximum(load(s.statistics_of(tile).maximum + r), largest);
-      for (int64_t tile = 0; tile < tiles(); ++tile) {
-        T* factor = s.statistics_of(tile).maximum + r;
-        store(factor, Math<T>::exp(load(factor) - largest));
-      }
-    }
-    double sum[rows] = {}, product[rows] = {};
-    for (int64_t tile = 0; tile < tiles(); ++tile) {
-      const TileStatistics<T> part = s.statistics_of(tile);
-      for (int64_t r = 0; r < row_count; ++r) {
-        sum[r] += double(part.maximum[r]) * part.sum[r];
-        product[r] += double(part.maximum[r]) * part.product[r];
-      }
-    }
     for (int64_t r = 0; r < row_count; ++r) {
-      sum[r] = 1 / sum[r];
-      const double delta = product[r] * sum[r];
+      // a row that sees nothing has no weights
+      const double sum = s.weight_sum[r], delta = sum > 0 ? s.grad_sum[r] / sum : 0;
+      s.factor[r] = sum > 0 ? T(1 / sum) : T(0);
       s.delta[r] = T(delta);
       s.delta_rest[r] = T(delta - double(s.delta[r]));
-    }
-    for (int64_t tile = 0; tile < tiles(); ++tile) {
-      T* factor = s.statistics_of(tile).maximum;
-      for (int64_t r = 0; r < row_count; ++r) factor[r] = T(double(factor[r]) * sum[r]);
     }
   }
 
@@ -313,30 +319,31 @@ struct BackwardBlock {
   void differentiate(int64_t tile, PriorSums<T>* sums, const KeyGradients<T>& gradients, bool accumulate) const {
     constexpr int64_t stride = tile_stride<T>;
     T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
-    const T* factors = s.statistics_of(tile).maximum;
     const int64_t first_key = tile * backward_tile_keys, width = clamp_to(largest - first_key, backward_tile_keys);
+    const ExpectedRows<Access::write> grad_key_rows(E(), p.grad_key, b, h, p.keys, p.head_size);
+    const ExpectedRows<Access::write> grad_value_rows(E(), p.grad_value, b, h, p.keys, p.value_size);
+    ExpectedRows<Access::read> next_grad_context;
+    int64_t next_b = b, next_h = h;
+    if (next_head(p, next_b, next_h)) next_grad_context = {E(), p.grad_context, next_b, next_h, p.rows, p.value_size};
     for_each_group([&](int64_t row, int count) {
+      const int64_t group_seen = seen(tile, row, count);
       with_prior(p.prior, [&](auto kind) {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
             if (tile == 0) {
-              int64_t next_b = b, next_h = h;
-              if (next_head(p, next_b, next_h))
-                expect_row<E, Access::read>(p.grad_context, next_b, next_h, first_row + r, p.value_size);
-              if (first_row + r < p.keys) {
-                expect_row<E, Access::write>(p.grad_key, b, h, first_row + r, p.head_size);
-                expect_row<E, Access::write>(p.grad_value, b, h, first_row + r, p.value_size);
-              }
+              next_grad_context.ask_for(first_row + r);
+              grad_key_rows.ask_for(first_row + r);
+              grad_value_rows.ask_for(first_row + r);
             }
-            const int64_t visible = seen(tile, r);
-            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, visible, s.keep);
-            differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, visible, width,
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, group_seen, s.keep);
+            differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, group_seen, width,
                                                          T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
-                                                         factors[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep, sums[r]);
+                                                         s.factor[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep,
+                                                         sums[r]);
           }
         });
       });
-      multiply<Left::as_stored>(count, p.head_size, seen(tile, row, count), grads + row * stride,
+      multiply<Left::as_stored>(count, p.head_size, group_seen, grads + row * stride,
                                 s.keys + first_key * s.key_stride, s.key_stride, grad_query + row * grad_query_stride,
                                 grad_query_stride, tile > 0);
     });
@@ -364,11 +371,12 @@ struct BackwardBlock {
 template <class E, class T>
 void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t tile, int64_t keys) {
   const int64_t first_key = tile * backward_tile_keys;
-  const E *key = row_of<E>(p.key, b, h, first_key), *value = row_of<E>(p.value, b, h, first_key);
-  pack_rows(key, p.key.row_stride, keys, p.head_size, T(1), s.keys + first_key * s.key_stride, s.key_stride);
-  pack_transposed(key, p.key.row_stride, keys, p.head_size, T(p.scale),
+  T* packed = s.keys + first_key * s.key_stride;
+  pack_rows(row_of<E>(p.key, b, h, first_key), p.key.row_stride, keys, p.head_size, T(1), packed, s.key_stride);
+  // from the copy, which is in the first cache: the caller's rows are often so far apart that they displace each other
+  pack_transposed(packed, s.key_stride, keys, p.head_size, T(p.scale),
                   s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride);
-  pack_transposed(value, p.value.row_stride, keys, p.value_size, T(1),
+  pack_transposed(row_of<E>(p.value, b, h, first_key), p.value.row_stride, keys, p.value_size, T(1),
                   s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride);
 }
 
@@ -407,6 +415,8 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
     if (accumulate) write_zeros_until(block.largest);
     written = block.largest > written ? block.largest : written;
     PriorSums<T> sums[backward_block_rows] = {};
+    fill_zero(s.weight_sum, s.sums_rows());
+    fill_zero(s.grad_sum, s.sums_rows());
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.exponentiate(tile);
     block.normalise();
     for (int64_t tile = 0; tile < block.tiles(); ++tile) block.differentiate(tile, sums, gradients, accumulate);

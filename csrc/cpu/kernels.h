@@ -27,12 +27,39 @@ inline void forward(const ForwardParams& p, const Parallel& parallel) {
   });
 }
 
+// Decoding adds up scores in another order than the backward. For so few rows their logsumexp is made anew, the way
+// it is for many; with it comes a context nobody reads.
+template <class E>
+GMA_INLINE void describe_new_logsumexp(ForwardParams& p, Arena& arena) {
+  p.context = {arena.take<E>(p.batches * p.heads * p.rows * p.value_size), p.heads * p.rows * p.value_size,
+               p.rows * p.value_size, p.value_size};
+  p.logsumexp = {arena.take<Arithmetic<E>>(p.batches * p.heads * p.rows), p.heads * p.rows, p.rows, 1};
+}
+
 inline int64_t backward_workspace(const BackwardParams& p) {
-  return with_element(p.scalar_type, [&](auto element) { return backward_workspace<decltype(element)>(p); });
+  return with_element(p.scalar_type, [&](auto element) {
+    using E = decltype(element);
+    ForwardParams again = p;
+    Arena measure{0, backward_workspace<E>(p)};
+    if (p.rows < rows_worth_packing) describe_new_logsumexp<E>(again, measure);
+    return measure.used;
+  });
 }
 
 inline void backward(const BackwardParams& p, void* workspace, const Parallel& parallel) {
-  with_element(p.scalar_type, [&](auto element) { backward_all<decltype(element)>(p, workspace, parallel); });
+  with_element(p.scalar_type, [&](auto element) {
+    using E = decltype(element);
+    BackwardParams own = p;
+    if (p.rows < rows_worth_packing) {
+      ForwardParams again = p;
+      Arena arena{reinterpret_cast<uintptr_t>(workspace), backward_workspace<E>(p)};
+      describe_new_logsumexp<E>(again, arena);
+      again.drop_below = 0;
+      forward_all<E>(again, parallel);
+      own.logsumexp = again.logsumexp;
+    }
+    backward_all<E>(own, workspace, parallel);
+  });
 }
 
 inline void attention_weights(const ForwardParams& p, void* weights, const Parallel& parallel) {

@@ -23,6 +23,10 @@ GMA_INLINE E* row_of(const View<void>& view, int64_t b, int64_t h, int64_t i) {
   return static_cast<E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
 }
 
+// whole vectors that hold one number for each row of a group
+template <class T>
+constexpr int group_lanes = int(whole_vectors<T>(group_rows));
+
 // Whether products may write rows of so many columns to the caller's memory: it is of the type they compute in, and no
 // vector ends past a row.
 template <class E>
@@ -30,14 +34,37 @@ GMA_INLINE bool writes_in_place(int64_t columns) {
   return std::is_same_v<E, Arithmetic<E>> && columns % lanes<Arithmetic<E>> == 0;
 }
 
-// Memory is asked for one row at a time between the computations on other rows, so that it arrives meanwhile.
 enum class Access { read, write };
-template <class E, Access access, class View>
-GMA_INLINE void expect_row(const View& view, int64_t b, int64_t h, int64_t i, int64_t columns) {
-  const char* row = reinterpret_cast<const char*>(row_of<E>(view, b, h, i));
-  for (int64_t byte = 0; byte < columns * int64_t(sizeof(E)); byte += 64)
-    __builtin_prefetch(row + byte, access == Access::write);
-}
+
+// Rows of one head's matrix. Each is asked for between the computations on other rows, so that it arrives meanwhile.
+template <Access access>
+class ExpectedRows {
+ public:
+  ExpectedRows() = default;
+  template <class E, class View>
+  GMA_INLINE ExpectedRows(E, const View& view, int64_t b, int64_t h, int64_t rows, int64_t columns)
+      : first_(reinterpret_cast<const char*>(row_of<E>(view, b, h, 0))),
+        stride_(view.row_stride * int64_t(sizeof(E))),
+        bytes_(columns * int64_t(sizeof(E))),
+        rows_(rows) {}
+
+  GMA_INLINE void ask_for(int64_t i) const {
+    if (i >= rows_) return;
+    const char* row = first_ + i * stride_;
+    ask_for_lines(row);
+    for (int64_t byte = 256; byte < bytes_; byte += 256) ask_for_lines(row + byte);
+  }
+
+ private:
+  // A loop that ends after one, two or four lines costs more than asking for some of the next head, too.
+  static GMA_INLINE void ask_for_lines(const char* at) {
+#pragma GCC unroll 4
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(at + 64 * line, access == Access::write);
+  }
+
+  const char* first_ = nullptr;
+  int64_t stride_ = 0, bytes_ = 0, rows_ = 0;
+};
 
 // The head that comes after one; a thread's tasks are neighbouring heads unless there are few. False for the last.
 GMA_INLINE bool next_head(const ForwardParams& p, int64_t& b, int64_t& h) {
@@ -46,15 +73,18 @@ GMA_INLINE bool next_head(const ForwardParams& p, int64_t& b, int64_t& h) {
   return ++b < p.batches;
 }
 
-// Row i of what a thread often reads next.
+// What a thread often reads next.
 template <class E>
-GMA_INLINE void expect_next_head(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
-  if (!next_head(p, b, h)) return;
-  expect_row<E, Access::read>(p.query, b, h, i, p.head_size);
-  if (i >= p.keys) return;
-  expect_row<E, Access::read>(p.key, b, h, i, p.head_size);
-  expect_row<E, Access::read>(p.value, b, h, i, p.value_size);
-}
+struct ExpectedHead {
+  ExpectedRows<Access::read> query, key, value;
+
+  GMA_INLINE ExpectedHead(const ForwardParams& p, int64_t b, int64_t h) {
+    if (!next_head(p, b, h)) return;
+    query = {E(), p.query, b, h, p.rows, p.head_size};
+    key = {E(), p.key, b, h, p.keys, p.head_size};
+    value = {E(), p.value, b, h, p.keys, p.value_size};
+  }
+};
 
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
   const View<const int32_t>& view = p.visible;

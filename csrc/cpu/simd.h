@@ -89,9 +89,14 @@ GMA_INLINE BitsVector<T> first_lanes(int64_t n) {
   return count_up<B>() < B(n);
 }
 
+// b where either is NaN
 template <class V>
 GMA_INLINE V maximum(V a, V b) {
   return a > b ? a : b;
+}
+template <class V>
+GMA_INLINE V minimum(V a, V b) {
+  return a < b ? a : b;
 }
 
 using Words = typename VectorOf<uint16_t, GMA_VECTOR_BYTES / 2>::type;
@@ -232,19 +237,6 @@ GMA_INLINE T combine_lanes(Vector<T> x, Combine combine) {
 template <class T>
 GMA_INLINE T sum_of_lanes(Vector<T> x) {
   return combine_lanes<T>(x, [](Vector<T> a, Vector<T> b) { return a + b; });
-}
-
-// the same without rounding to float in between
-template <class T>
-GMA_INLINE double sum_of_lanes_in_double(Vector<T> x) {
-  if constexpr (sizeof(T) == sizeof(double)) {
-    return sum_of_lanes<T>(x);
-  } else {
-    typename VectorOf<T, GMA_VECTOR_BYTES / 2>::type halves[2];
-    std::memcpy(&halves, &x, sizeof x);
-    return sum_of_lanes<double>(__builtin_convertvector(halves[0], Vector<double>) +
-                                __builtin_convertvector(halves[1], Vector<double>));
-  }
 }
 
 template <class T>
