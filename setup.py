@@ -30,6 +30,8 @@ FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 # the oldest torch whose stable ABI the extension may rely on: 2.10
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+# a library of its own, because it relies on all of the torch it is built with; without it the package is only slower
+AUTOGRAD = Path("csrc/autograd.cpp")
 # one unit per SIMD level, chosen from at run time; nothing else may use these flags, or it would die on older CPUs
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 AVX2 = ["-mavx2", "-mfma"]
@@ -67,8 +69,9 @@ class BuildNative(build_ext):
         library.parent.mkdir(parents=True, exist_ok=True)
         # an editable installation runs from the sources, and must not find what an earlier one left there
         self.installed = Path("gma_kernels") if self.editable_mode else library.parent
-        for stale in ("_native_missing.txt", "_cuda_missing.txt", library.name):
-            (self.installed / stale).unlink(missing_ok=True)
+        for stale in ("_native_missing.txt", "_cuda_missing.txt", library.name, "_autograd_torch_*"):
+            for file in self.installed.glob(stale):
+                file.unlink()
         try:
             self._build(library)
         except NativeUnavailable as error:
@@ -91,7 +94,8 @@ class BuildNative(build_ext):
                 # before the others: they take longest
                 kernels = [pool.submit(compile_kernels, toolkit, build, source) for source in cuda_sources()]
                 kernels.append(pool.submit(compile_unit, CUDA_BINDING, CudaUnavailable))
-            sources = sorted(set(Path("csrc").glob("**/*.cpp")) - {CUDA_BINDING, CUDA_STAND_IN})
+            sources = sorted(set(Path("csrc").glob("**/*.cpp")) - {AUTOGRAD, CUDA_BINDING, CUDA_STAND_IN})
+            autograd = pool.submit(compile_unit, AUTOGRAD)
             objects = list(pool.map(compile_unit, sources))
             cuda_objects = self._unless_cuda_fails(lambda: [kernel.result() for kernel in kernels])
         cuda_runtime = cuda_objects and self._unless_cuda_fails(lambda: cuda_libraries(toolkit, compiler, build))
@@ -100,7 +104,12 @@ class BuildNative(build_ext):
         else:
             objects.append(compile_unit(CUDA_STAND_IN))
         shared = ["-bundle", "-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else ["-shared"]
-        run([*compiler, *shared, *environment_flags("CXXFLAGS", "LDFLAGS"), *objects, *libraries, "-o", str(library)])
+        link = [*compiler, *shared, *environment_flags("CXXFLAGS", "LDFLAGS")]
+        run([*link, *objects, *libraries, "-o", str(library)])
+        try:
+            run([*link, autograd.result(), *libraries, "-lc10", "-o", str(self.installed / autograd_library())])
+        except NativeUnavailable as error:
+            print(f"gma: gradients take a slower way, through Python: {error}")
 
     def _unless_cuda_fails(self, step: Callable[[], Result]) -> Result | None:
         try:
@@ -119,10 +128,18 @@ def compile_source(
     compiler: list[str], includes: list[str], build: Path, source: Path, failure: type[Exception] = NativeUnavailable
 ) -> str:
     facts = f'-DGMA_BUILD_FLAGS="{" ".join(FLAGS)}"'
-    extra = [*LEVEL_FLAGS.get(source.stem, []), *environment_flags("CXXFLAGS")]
+    interface = "-std=c++20" if source == AUTOGRAD else STABLE_ABI
+    extra = [*LEVEL_FLAGS.get(source.stem, []), interface, *environment_flags("CXXFLAGS")]
     target = object_file(build, source)
-    run([*compiler, *FLAGS, *extra, facts, STABLE_ABI, *includes, "-c", str(source), "-o", target], failure)
+    run([*compiler, *FLAGS, *extra, facts, *includes, "-c", str(source), "-o", target], failure)
     return target
+
+
+def autograd_library() -> str:
+    """Its name, by which `gma_kernels.native` finds the one for the torch that runs."""
+    import torch
+
+    return f"_autograd_torch_{torch.__version__.partition('+')[0]}.so"
 
 
 def compile_kernels(toolkit: Toolkit, build: Path, source: Path) -> str:

@@ -95,20 +95,9 @@ def backends() -> dict[str, BackendStatus]:
 
 def choose_backend(name: str, device: str, dtype: torch.dtype) -> str:
     """The backend for a call on tensors of this device type and dtype. Raises rather than replace one asked for."""
-    if not isinstance(name, str):
-        raise ValueError(f"backend is {name!r}; expected one of 'auto', {', '.join(map(repr, PROBES))}")
-    return _choose(name, device, dtype)
-
-
-# what torch.compiler.assume_constant_result does, which would import the whole compiler and double our import time
-choose_backend._dynamo_marked_constant = True
-
-
-@functools.cache
-def _choose(name: str, device: str, dtype: torch.dtype) -> str:
     if name == "auto":
         return _automatic(device, dtype)
-    if name not in PROBES:
+    if not isinstance(name, str) or name not in PROBES:
         raise ValueError(f"backend is {name!r}; expected one of 'auto', {', '.join(map(repr, PROBES))}")
     status = _status(name)
     if not status.available:
@@ -126,11 +115,16 @@ def _choose(name: str, device: str, dtype: torch.dtype) -> str:
     return name
 
 
+# what torch.compiler.assume_constant_result does, which would import the whole compiler and double our import time
+choose_backend._dynamo_marked_constant = True
+
+
 def _serves(status: BackendStatus, dtype: torch.dtype) -> bool:
     # whatever is no operand at all is refused later, by name
     return dtype is not torch.float64 or "float64" in status.dtypes
 
 
+@functools.cache
 def _automatic(device: str, dtype: torch.dtype) -> str:
     preferred = PREFERENCE.get(device, ())
     reasons = []
@@ -143,5 +137,5 @@ def _automatic(device: str, dtype: torch.dtype) -> str:
         else:
             reasons.append(f"{name}: {status.reason}")
     why = "; ".join(reasons) or "no fused backend serves it"
-    warnings.warn(f"gma_kernels uses the slow 'reference' backend on {device} ({why})", stacklevel=5)
+    warnings.warn(f"gma_kernels uses the slow 'reference' backend on {device} ({why})", stacklevel=4)
     return "reference"

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import torch
+
 try:
     # importing it registers its kernels, also for exported programs that never come through our functions
     from gma_kernels import _C as extension
 except ImportError as error:
     extension, failure = None, error
 
+TORCH_VERSION = torch.__version__.partition("+")[0]
+AUTOGRAD_FILE = Path(__file__).with_name(f"_autograd_torch_{TORCH_VERSION}.so")
 REASON_FILE = Path(__file__).with_name("_native_missing.txt")
 REMEDY = (
     "to have it, reinstall where there is a C++ compiler, from the source folder: "
@@ -15,11 +19,28 @@ REMEDY = (
 )
 
 
+def _load_autograd() -> bool:
+    if extension is None or not AUTOGRAD_FILE.exists():
+        return False
+    try:
+        torch.ops.load_library(AUTOGRAD_FILE)
+    except OSError:
+        return False
+    return True
+
+
+# Whether autograd is in C++, too (csrc/autograd.cpp): the extension serves any torch since 2.10, this only the one it
+# was built with.
+has_autograd = _load_autograd()
+
+
 def status() -> tuple[bool, str]:
     """Whether the extension can be used, and how it was built or why it is missing."""
     if extension is not None:
         try:
-            return True, f"{extension.simd_level()}, compiled by {extension.build_facts()['compiler']}"
+            built = f"{extension.simd_level()}, compiled by {extension.build_facts()['compiler']}"
+            slower = f"; short calls with gradients take longer, until reinstalled with torch {TORCH_VERSION}"
+            return True, built if has_autograd else built + slower
         except ValueError as error:
             return False, f"{error}; set the environment variable GMA_SIMD to one of these, or unset it"
     reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else f"it cannot be loaded ({failure})"

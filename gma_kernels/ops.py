@@ -6,6 +6,7 @@
 
 `prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. `reference` is registered here, and
 `triton` by kernels that import it when they are called; the other backends bring kernels for schemas defined here.
+Autograd is written here for all of them; `native` has the same in C++, for the sake of short calls.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from gma_kernels import reference
+from gma_kernels import native, reference
 from gma_kernels.reference import PRIORS, accumulation_dtype
 
 library = torch.library.Library("gma_kernels", "DEF")
@@ -205,6 +206,9 @@ def _triton_kernel(role: str) -> Callable:
 
 define("reference")
 define("native")
+if native.has_autograd:
+    # the dispatcher finds these before what is defined here
+    GRADIENT_ROUTES["native"] = OPERATORS["native"]._replace(weights=GRADIENT_ROUTES["native"].weights)
 define("triton")
 for role, operator in OPERATORS["triton"]._asdict().items():
     for device in ("CUDA", "CPU"):

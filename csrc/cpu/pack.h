@@ -18,12 +18,24 @@ constexpr int64_t spread_stride(int64_t columns) {
   return (vectors | 1) * lanes<T>;
 }
 
+// to[0 .. count) = factor * from[0 .. count), as far as whole vectors go; returns how far. Four vectors at a time: rows
+// often have no more, and a loop of so few rounds costs as much as what it does.
+template <class From, class To, class T>
+GMA_INLINE int64_t copy_vectors(const From* from, int64_t count, T factor, To* to) {
+  constexpr int n = lanes<T>;
+  int64_t c = 0;
+  for (; c + 4 * n <= count; c += 4 * n)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) store(to + c + v * n, load(from + c + v * n) * factor);
+  for (; c + n <= count; c += n) store(to + c, load(from + c) * factor);
+  return c;
+}
+
 // to[rows, columns padded with 0 to whole vectors] = factor * from[rows, columns]
 template <class E, class T>
 void pack_rows(const E* from, int64_t from_stride, int64_t rows, int64_t columns, T factor, T* to, int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
-    int64_t c = 0;
-    for (; c + lanes<T> <= columns; c += lanes<T>) store(to + c, load(from + c) * factor);
+    const int64_t c = copy_vectors(from, columns, factor, to);
     if (c < columns) store(to + c, load_first(from + c, columns - c) * factor);
   }
 }
@@ -62,8 +74,7 @@ void pack_transposed(const E* from, int64_t from_stride, int64_t rows, int64_t c
 // to[columns] = factor * from[columns]; from is padded to whole vectors
 template <class E, class T>
 GMA_INLINE void unpack_row(const T* from, int64_t columns, T factor, E* to) {
-  int64_t c = 0;
-  for (; c + lanes<T> <= columns; c += lanes<T>) store(to + c, load(from + c) * factor);
+  const int64_t c = copy_vectors(from, columns, factor, to);
   if (c < columns) store_first(to + c, load(from + c) * factor, columns - c);
 }
 

@@ -276,3 +276,21 @@ def test_rows_that_see_nothing_get_zero_gradients_whatever_other_rows_see(backen
     gma_kernels.gaussian_attention(*leaves, backend=backend).sum().backward()
     for x in (leaves.query, leaves.center, leaves.width):
         assert not x.grad[:, :, 0].any()
+
+
+@pytest.mark.parametrize("rows", [2, 5])  # the first is forwarded by the kernel for decoding
+@pytest.mark.parametrize("one_hot_by", ["visible", "scores"])
+def test_a_row_with_one_weight_has_no_gradient_but_that_of_its_value(backend, rows, one_hot_by):
+    make = torch.Generator().manual_seed(0)
+    query, key = (3 * torch.randn(2, 4, n, 3, generator=make) for n in (rows, 7))
+    value, grad = (10 * torch.randn(2, 4, n, 128, generator=make) for n in (7, rows))
+    visible = torch.full((2, 1, rows), 1 if one_hot_by == "visible" else 7, dtype=torch.int32)
+    if one_hot_by == "scores":
+        # scores of the other keys are 200 to 800 lower, and their weights exactly 0
+        query, key = query.abs() + 1, torch.cat([key[:, :, :1].abs() + 20, -key[:, :, 1:].abs() - 20], 2)
+    inputs = Inputs(query, key, value, torch.full((2, 1, rows), 2.5), torch.full((2, 1, rows), 3.0), visible)
+    leaves = inputs.leaves()
+    gma_kernels.gaussian_attention(*leaves, scale=1.0, backend=backend).backward(grad)
+    for x in (leaves.query, leaves.key, leaves.center, leaves.width):
+        assert not x.grad.any()
+    assert leaves.value.grad[:, :, 0].any()
