@@ -29,8 +29,21 @@ GMA_INLINE MatrixRows<E> rows_of(const View<const void>& view, int64_t b, int64_
 template <class E>
 GMA_INLINE void expect_ahead(MatrixRows<E> rows, int64_t j, int64_t count, MatrixRows<E> next, int64_t columns) {
   const int64_t ahead = j + rows_ahead;
-  const E* row = ahead < count ? rows[ahead] : next[ahead - count];
-  for (int64_t c = 0; c < columns; c += 64 / int64_t(sizeof(E))) __builtin_prefetch(row + c);
+  ask_for<Access::read>(ahead < count ? rows[ahead] : next[ahead - count], columns * int64_t(sizeof(E)));
+}
+
+// The sum of the lanes is query.key. query is padded with 0 to whole vectors.
+template <class E, class T>
+GMA_INLINE Vector<T> lanes_of_product(const T* query, const E* key, int64_t columns) {
+  constexpr int n = lanes<T>;
+  Vector<T> sum{};
+  int64_t c = 0;
+  for (; c + 4 * n <= columns; c += 4 * n)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) sum += load(query + c + v * n) * load(key + c + v * n);
+  for (; c + n <= columns; c += n) sum += load(query + c) * load(key + c);
+  if (c < columns) sum += load(query + c) * load_first(key + c, columns - c);
+  return sum;
 }
 
 // logits[count] = scale * q.k_j for the first keys, written in whole vectors
@@ -40,18 +53,9 @@ void dot_products(const T* query, MatrixRows<E> keys, int64_t count, int64_t col
   for (int64_t j = 0; j < count; j += n) {
     const int height = count - j < n ? int(count - j) : n;
     Vector<T> sums[n] = {};
-    if (height == n && columns % n == 0) {
-#pragma GCC unroll 16
-      for (int i = 0; i < n; ++i) {
-        expect_ahead(keys, j + i, count, next, columns);
-        for (int64_t c = 0; c < columns; c += n) sums[i] += load(query + c) * load(keys[j + i] + c);
-      }
-    } else {
-      for (int i = 0; i < height; ++i) {
-        const E* key = keys[j + i];
-        for (int64_t c = 0; c < columns; c += n)
-          sums[i] += load(query + c) * (columns - c < n ? load_first(key + c, columns - c) : load(key + c));
-      }
+    for (int i = 0; i < height; ++i) {
+      expect_ahead(keys, j + i, count, next, columns);
+      sums[i] = lanes_of_product(query, keys[j + i], columns);
     }
     store(logits + j, reduce_rows<T>(sums, [](Vector<T> x, Vector<T> y) { return x + y; }));
   }

@@ -36,6 +36,19 @@ GMA_INLINE bool writes_in_place(int64_t columns) {
 
 enum class Access { read, write };
 
+// Asks for memory, four cache lines at a time: a loop that ends after one or two costs more than a few lines too many,
+// which often belong to the next head.
+template <Access access>
+GMA_INLINE void ask_for(const void* memory, int64_t bytes) {
+  const char* at = static_cast<const char*>(memory);
+  do {
+#pragma GCC unroll 4
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(at + 64 * line, access == Access::write);
+    at += 256;
+    bytes -= 256;
+  } while (bytes > 0);
+}
+
 // Rows of one head's matrix. Each is asked for between the computations on other rows, so that it arrives meanwhile.
 template <Access access>
 class ExpectedRows {
@@ -49,19 +62,10 @@ class ExpectedRows {
         rows_(rows) {}
 
   GMA_INLINE void ask_for(int64_t i) const {
-    if (i >= rows_) return;
-    const char* row = first_ + i * stride_;
-    ask_for_lines(row);
-    for (int64_t byte = 256; byte < bytes_; byte += 256) ask_for_lines(row + byte);
+    if (i < rows_) gma::GMA_SIMD_LEVEL::ask_for<access>(first_ + i * stride_, bytes_);
   }
 
  private:
-  // A loop that ends after one, two or four lines costs more than asking for some of the next head, too.
-  static GMA_INLINE void ask_for_lines(const char* at) {
-#pragma GCC unroll 4
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(at + 64 * line, access == Access::write);
-  }
-
   const char* first_ = nullptr;
   int64_t stride_ = 0, bytes_ = 0, rows_ = 0;
 };
