@@ -1,7 +1,7 @@
 // The native operators' way through autograd, with no Python on it: what ops.py does for every backend, in C++.
 //
-// It needs more of torch than the stable ABI has, so it is a library of its own, loaded only into the version of torch it
-// was built with. Anywhere else the way in Python serves.
+// It needs more of torch than the stable ABI has, so it is a library of its own, loaded only into the version of torch
+// it was built with. Anywhere else the way in Python serves.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

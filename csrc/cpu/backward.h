@@ -272,7 +272,8 @@ struct BackwardBlock {
     for_each_group([&](int64_t row, int count) {
       const int64_t width = seen(tile, row, count);
       if (width == 0) return;
-      T *weights = s.weights + s.tile_offset(tile) + row * stride, *grads = s.grads + s.tile_offset(tile) + row * stride;
+      T* weights = s.weights + s.tile_offset(tile) + row * stride;
+      T* grads = s.grads + s.tile_offset(tile) + row * stride;
       multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
                                 s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride, weights,
                                 stride, false);
@@ -295,8 +296,7 @@ struct BackwardBlock {
           if (dropout.value) keep_factors(p, b, h, i, first_key, width, s.keep);
           exponentiate_row<kind.value, masked.value, dropout.value>(
               weights, grads, width, own.visible - first_key, T(first_key + 1 - own.prior.peak), own.prior,
-              *row_of<T>(p.logsumexp, b, h, i), s.keep, weight_sums[r - row],
-              grad_sums[r - row]);
+              *row_of<T>(p.logsumexp, b, h, i), s.keep, weight_sums[r - row], grad_sums[r - row]);
         }
       });
       add_row_sums<T>(weight_sums, count, s.weight_sum + row);
