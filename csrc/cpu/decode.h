@@ -130,14 +130,16 @@ void decode_row(const ForwardParams& p, int64_t b, int64_t h, int64_t i, Arena a
     *logsumexp = -T(__builtin_inf());
     return;
   }
+  int64_t next_b = b, next_h = h;
+  if (!next_head(p, next_b, next_h)) next_b = b, next_h = h;
+  ask_for<Access::read>(row_of<E>(p.query, next_b, next_h, i), p.head_size * int64_t(sizeof(E)));
   const MatrixRows<E> values = rows_of<E>(p.value, b, h);
   const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, values, s);
   if (p.drop_below > 0) {
     keep_factors(p, b, h, i, 0, row.visible, s.keep);
     for (int64_t c = 0; c < row.visible; c += lanes<T>) store(s.weights + c, load(s.weights + c) * load(s.keep + c));
   }
-  const MatrixRows<E> next_keys = rows_of<E>(p.key, b, h + 1 < p.heads ? h + 1 : h);
-  weighted_sum(s.weights, values, row.visible, p.value_size, next_keys, s.context);
+  weighted_sum(s.weights, values, row.visible, p.value_size, rows_of<E>(p.key, next_b, next_h), s.context);
   unpack_row(s.context, p.value_size, 1 / totals.sum, context);
   *logsumexp = totals.maximum + Math<T>::log(broadcast(totals.sum))[0];
 }
