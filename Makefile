@@ -69,22 +69,22 @@ test-all: test-setup
 bench: test-setup
 	mkdir -p runs/bench
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=runs/bench/results.json --benchmark-columns=median
-	$(BIN)/python benchmarks/report.py runs/bench/results.json
+	$(BIN)/python -m benchmarks.publish.report runs/bench/results.json
 
 bench-publish: bench
-	$(BIN)/python benchmarks/report.py runs/bench/results.json --publish
+	$(BIN)/python -m benchmarks.publish.report runs/bench/results.json --publish
 
 # quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md and its card
 results: setup
-	$(BIN)/python benchmarks/results.py $(RESULTS)
+	$(BIN)/python -m benchmarks.publish.results $(RESULTS)
 
 # size, memory and speed of the model that comes with the package, into the README
 bench-model: setup
-	$(BIN)/python benchmarks/shipped_model.py --publish
+	$(BIN)/python -m benchmarks.publish.shipped_model --publish
 
 # writes docs/gpu-report.md, too
 gpu-report: test-setup
-	$(BIN)/python benchmarks/gpu_report.py
+	$(BIN)/python -m benchmarks.gpu.report
 
 # the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
 ifeq ($(origin CXX),default)
@@ -102,7 +102,7 @@ endif
 sanitize: $(FUZZ)/fuzz
 	$(FUZZ)/fuzz $(CASES) $(SEED)
 
-$(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/native_cpp/fuzz.cpp
+$(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/gma_kernels/native/fuzz.cpp
 	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
 
 $(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h) Makefile
@@ -124,7 +124,7 @@ cuda-check:
 	@begin=$$(date +%s) && \
 		GMA_CUDA=1 $(CUDA_PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . && \
 		echo "built and installed in $$(($$(date +%s) - begin)) s on $$(nproc) cores"
-	$(CUDA_PYTHON) tests/cuda_installation.py
+	$(CUDA_PYTHON) tests/support/cuda_installation.py
 
 lint: test-setup
 	$(BIN)/ruff check .

@@ -3,11 +3,11 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from gma.alignment import Alignment
-from gma.attention import GaussianMultiheadAttention
+from gma.attention.alignment import Alignment
+from gma.attention.module import GaussianMultiheadAttention
 
 if TYPE_CHECKING:
-    from gma.streaming import Emission, Stream, StreamingTranslator
+    from gma.decoding.streaming import Emission, Stream, StreamingTranslator
 
 __version__ = version("gma")
 
@@ -19,7 +19,7 @@ _STREAMING = ("Emission", "Stream", "StreamingTranslator")
 def __getattr__(name: str):
     # on first use: whoever wants the attention module alone need not load the translator
     if name in _STREAMING:
-        from gma import streaming
+        from gma.decoding import streaming
 
         return getattr(streaming, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

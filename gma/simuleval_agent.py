@@ -20,9 +20,9 @@ except ImportError as error:
         "as it pins old versions of other packages"
     ) from error
 
-from gma import model_directory
-from gma.search import LONGEST_ALONE
-from gma.streaming import Stream, StreamingTranslator
+from gma.decoding.greedy import LONGEST_ALONE
+from gma.decoding.streaming import Stream, StreamingTranslator
+from gma.model import directory
 
 
 class StreamStates(AgentStates):
@@ -42,7 +42,7 @@ class GMAAgent(TextToTextAgent):
     """Writes complete words as soon as they are ready, greedily."""
 
     def __init__(self, args: Namespace):
-        self.loaded = model_directory.load(model_directory.find(args.model))
+        self.loaded = directory.load(directory.find(args.model))
         self.delta: float | None = args.delta
         if self.delta is not None and math.isnan(self.delta):
             raise ValueError("--delta is nan; expected a number of source tokens, or inf for all")

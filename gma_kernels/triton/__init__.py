@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from gma_kernels.ops import check_values
-from gma_kernels.triton import launch, tiles
+from gma_kernels.triton import launch, tile_sizes
 from gma_kernels.triton.launch import Problem
 
 # decided by the environment variable TRITON_INTERPRET, before triton is imported
@@ -105,13 +105,13 @@ def _checked(problem: Problem, **results: Tensor) -> Problem:
     return problem
 
 
-def _run(kernel: str, problem: Problem, make: Callable[[tiles.Tile], launch.Launch]) -> None:
+def _run(kernel: str, problem: Problem, make: Callable[[tile_sizes.Tile], launch.Launch]) -> None:
     rows, dropout = problem.shape[2], problem.seed is not None
-    options = tiles.candidates(kernel, problem.columns, problem.query.element_size(), rows, dropout)
+    options = tile_sizes.candidates(kernel, problem.columns, problem.query.element_size(), rows, dropout)
     # there is nothing to measure in a call without programs
     options = options if make(options[0]).programs else options[:1]
-    key = (problem.query.device, kernel, problem.columns, problem.query.dtype, tiles.bucket(rows), dropout)
-    make(tiles.choose(key, options, lambda tile: make(tile).run())).run()
+    key = (problem.query.device, kernel, problem.columns, problem.query.dtype, tile_sizes.bucket(rows), dropout)
+    make(tile_sizes.choose(key, options, lambda tile: make(tile).run())).run()
 
 
 def _rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, size: int) -> Tensor:

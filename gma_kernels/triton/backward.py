@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from gma_kernels.triton.forward import exponential, source_bounds
+from gma_kernels.triton.memory import load_tile, place, row_offsets, store_tile
 from gma_kernels.triton.philox import kept
 from gma_kernels.triton.prior import (
     NONE,
@@ -26,7 +27,6 @@ from gma_kernels.triton.prior import (
     prior_factors,
     prior_terms,
 )
-from gma_kernels.triton.tile import load_tile, place, row_offsets, store_tile
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])

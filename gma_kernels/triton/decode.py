@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from gma_kernels.triton.forward import exponential
+from gma_kernels.triton.memory import load_tile
 from gma_kernels.triton.prior import load_prior, load_visible, log_prior
-from gma_kernels.triton.tile import load_tile
 
 
 @triton.jit(do_not_specialize=["keys", "part"])

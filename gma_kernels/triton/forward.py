@@ -10,9 +10,9 @@ need no mask.
 import triton
 import triton.language as tl
 
+from gma_kernels.triton.memory import load_tile, place, row_offsets, store_tile
 from gma_kernels.triton.philox import kept
 from gma_kernels.triton.prior import as_column, load_prior, load_visible, log_prior
-from gma_kernels.triton.tile import load_tile, place, row_offsets, store_tile
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 

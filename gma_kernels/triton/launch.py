@@ -16,7 +16,7 @@ from gma_kernels.reference import PRIORS
 from gma_kernels.triton.backward import backward_keys_kernel, backward_rows_kernel
 from gma_kernels.triton.decode import decode_kernel, join_kernel
 from gma_kernels.triton.forward import forward_kernel
-from gma_kernels.triton.tiles import Tile, padded
+from gma_kernels.triton.tile_sizes import Tile, padded
 from gma_kernels.triton.weights import weights_kernel
 
 DECODE_KEYS = 64  # a tile of the source when decoding

@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 
 from gma_kernels.triton.forward import exponential, soften, source_bounds, tile_logits
+from gma_kernels.triton.memory import load_tile, place, row_offsets
 from gma_kernels.triton.prior import load_prior, load_visible
-from gma_kernels.triton.tile import load_tile, place, row_offsets
 
 
 @triton.jit(do_not_specialize=["rows", "keys"])

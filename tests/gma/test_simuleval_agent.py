@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gma import evaluation, evaluation_text, model_directory, toy
-from tests.gma import tiny_model, tiny_run
+from gma.corpus import generated
+from gma.evaluation import evaluate as evaluation
+from gma.evaluation import text as evaluation_text
+from gma.model import directory
+from tests.support import tiny_model, tiny_run
 
 REASON = 'SimulEval is not installed: pip install "gma[simuleval]"'
 # long enough to write words that depend on the source
@@ -54,7 +57,7 @@ def real_text(folder: Path) -> tuple[Path, Path, list[str]]:
 
 
 def generated_text(folder: Path) -> tuple[Path, Path, list[str]]:
-    source, reference, _ = toy.write(folder, toy.generate(LENGTH, seed=7), "test")
+    source, reference, _ = generated.write(folder, generated.generate(LENGTH, seed=7), "test")
     return source, reference, ["data.tokenizer=bpe", "data.vocabulary_size=300"]
 
 
@@ -94,7 +97,7 @@ METRICS = ("--latency-metrics", "AL", "LAAL", "AP", "DAL")
 @pytest.mark.parametrize("delta", [0.0, 1.0, None])
 def test_scores_equal_those_of_evaluate(trained, tmp_path, delta):
     model, source, reference = trained
-    loaded = model_directory.load(model)
+    loaded = directory.load(model)
     text = evaluation_text.load(loaded, source, reference)
     ours = evaluation.evaluate(loaded, text, system="ours", delta=delta)
     texts = ("--source", source, "--target", reference)
@@ -161,7 +164,7 @@ def test_bursts_empty_sentences_and_half_precision(trained):
     with pytest.raises(ValueError, match="fp16"):
         agent.to("cpu", fp16=True)
     agent.to("cpu", fp16=False)
-    words = toy.generate(1, seed=1)[0].source.split()
+    words = generated.generate(1, seed=1)[0].source.split()
     for _ in range(2):
         # the second time after a sentence that was given up
         segments = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import gma_kernels
-from tests.numerics import CPU_BACKENDS, using
+from tests.support.numerics import CPU_BACKENDS, using
 
 
 @pytest.fixture(params=CPU_BACKENDS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import DTYPES, FLOOR, PRIORS, simple_inputs
+from tests.support.numerics import DTYPES, FLOOR, PRIORS, simple_inputs
 
 RAGGED = torch.tensor([[[0, 1, 7, 3, 9]], [[7, 0, 2, 0, 5]]], dtype=torch.int32)
 

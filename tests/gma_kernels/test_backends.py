@@ -10,7 +10,7 @@ import torch
 
 import gma_kernels
 from gma_kernels.native import extension
-from tests.numerics import CPU_BACKENDS, simple_inputs, using
+from tests.support.numerics import CPU_BACKENDS, simple_inputs, using
 
 NAMES = ["reference", "native", "triton", "cuda"]
 

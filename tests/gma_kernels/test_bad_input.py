@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import simple_inputs
+from tests.support.numerics import simple_inputs
 
 B, H, T, S, D, DV = 2, 3, 5, 7, 4, 6
 QUERY = torch.zeros(B, H, T, D)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gma_kernels
 from gma_kernels.api import _dropout_seed
 from gma_kernels.philox import drop_threshold, philox4x32
-from tests.numerics import GRADIENTS, Inputs, simple_inputs
+from tests.support.numerics import GRADIENTS, Inputs, simple_inputs
 
 # Random123 kat_vectors, philox4x32 10: counter, key, result
 KNOWN_ANSWERS = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import CPU_BACKENDS, Case, Inputs, allowed, error, run, run_yardstick, yardstick
+from tests.support.numerics import CPU_BACKENDS, Case, Inputs, allowed, error, run, run_yardstick, yardstick
 
 CASES_PER_CHUNK = 100
 # 200 cases for the reference and 2,000 for each SIMD level; 8,000 more for each level by `make test-all`

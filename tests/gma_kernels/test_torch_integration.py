@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import gma_kernels
-from tests.numerics import GRADIENTS, PRIORS, Inputs, lay_out, simple_inputs
+from tests.support.numerics import GRADIENTS, PRIORS, Inputs, lay_out, simple_inputs
 
 RAGGED = torch.tensor([[[0, 1, 7, 3, 9]], [[7, 0, 2, 0, 5]]], dtype=torch.int32)
 SETTINGS = [(0, None, 0.0), (1, None, 0.0), (2, None, 0.0), (3, None, 0.0), (0, 5, 0.3)]

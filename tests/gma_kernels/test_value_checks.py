@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.numerics import Inputs, simple_inputs
+from tests.support.numerics import Inputs, simple_inputs
 
 IMPOSSIBLE = [
     ("visible", -1, "0 or more"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gma.metrics import Latency, corpus_latency, latency, sentence_latencies
-from tests.gma.metrics.delay_sequences import RECORDED, WORKED, random_sentence
+from tests.support.delay_sequences import RECORDED, WORKED, random_sentence
 
 FOUR = ("al", "laal", "ap", "dal")
 

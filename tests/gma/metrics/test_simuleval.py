@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from gma.instances import Instance, score_instances, write_instances
+from gma.evaluation.instances import Instance, score_instances, write_instances
 from gma.metrics import latency
-from tests.gma.metrics.delay_sequences import RECORDED, policy_sentence, random_sentence
+from tests.support.delay_sequences import RECORDED, policy_sentence, random_sentence
 
 simuleval = pytest.importorskip("simuleval", reason='SimulEval is not installed: pip install "gma[simuleval]"')
 

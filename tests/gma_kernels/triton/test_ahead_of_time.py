@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("triton")
 
-import triton_resources
-from occupancy import PARTS, occupancy
-from traffic import diagonal, traffic
-from triton_resources import DTYPES, Compiled, compile_launch, example, launches
+from benchmarks.gpu import triton_resources
+from benchmarks.gpu.occupancy import PARTS, occupancy
+from benchmarks.gpu.traffic import diagonal, traffic
+from benchmarks.gpu.triton_resources import DTYPES, Compiled, compile_launch, example, launches
 
 NVIDIA = ("8.0", "9.0", "10.0", "12.0")
 TRAINING = ("forward", "backward_rows", "backward_keys")

@@ -7,7 +7,7 @@ import torch
 
 import gma_kernels
 from tests.gma_kernels.test_random_cases import kept_weights
-from tests.numerics import GRADIENTS, Case, Inputs, allowed, error, run, run_yardstick, simple_inputs
+from tests.support.numerics import GRADIENTS, Case, Inputs, allowed, error, run, run_yardstick, simple_inputs
 
 pytestmark = [
     pytest.mark.gpu,

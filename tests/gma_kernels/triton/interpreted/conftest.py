@@ -2,15 +2,15 @@
 
 import pytest
 
-from gma_kernels.triton import tiles
-from tests.gma_kernels.triton import interpreter
+from gma_kernels.triton import tile_sizes
+from tests.support import triton_interpreter
 
-SMALL = tiles.Tile(rows=16, keys=32, warps=4, stages=1)
+SMALL = tile_sizes.Tile(rows=16, keys=32, warps=4, stages=1)
 
 
 @pytest.fixture(autouse=True)
 def repaired():
-    interpreter.repair()
+    triton_interpreter.repair()
 
 
 @pytest.fixture
@@ -21,4 +21,4 @@ def real_tiles():
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch, request):
     if "real_tiles" not in request.fixturenames:
-        monkeypatch.setattr(tiles, "candidates", lambda *_: (SMALL,))
+        monkeypatch.setattr(tile_sizes, "candidates", lambda *_: (SMALL,))

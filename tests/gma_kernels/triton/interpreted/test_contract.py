@@ -7,8 +7,8 @@ import torch
 
 import gma_kernels
 from gma_kernels import triton as backend
-from gma_kernels.triton import tiles
-from tests.numerics import GRADIENTS, PRIORS, Inputs, lay_out, lay_out_rows, simple_inputs
+from gma_kernels.triton import tile_sizes
+from tests.support.numerics import GRADIENTS, PRIORS, Inputs, lay_out, lay_out_rows, simple_inputs
 
 RAGGED = torch.tensor([[[0, 1, 7, 3, 9]], [[7, 0, 2, 0, 5]]], dtype=torch.int32)
 
@@ -275,12 +275,12 @@ def test_the_status_names_the_interpreter():
 
 
 def test_autotuning_keeps_the_fastest_tile_of_each_kind(monkeypatch):
-    options = (tiles.Tile(16, 16, 4, 1), tiles.Tile(16, 32, 4, 1), tiles.Tile(32, 32, 4, 1))
-    monkeypatch.setattr(tiles, "candidates", lambda *_: options)
-    monkeypatch.setattr(tiles, "_fastest", {})
+    options = (tile_sizes.Tile(16, 16, 4, 1), tile_sizes.Tile(16, 32, 4, 1), tile_sizes.Tile(32, 32, 4, 1))
+    monkeypatch.setattr(tile_sizes, "candidates", lambda *_: options)
+    monkeypatch.setattr(tile_sizes, "_fastest", {})
     inputs = simple_inputs(dtype=torch.float32)
     fixed = gma_kernels.gaussian_attention(*inputs, backend="triton")
-    assert not tiles._fastest
+    assert not tile_sizes._fastest
     tried = []
 
     def pretended_time(run) -> float:
@@ -289,19 +289,19 @@ def test_autotuning_keeps_the_fastest_tile_of_each_kind(monkeypatch):
         return (3.0, 1.0, 2.0)[len(tried) - 1]
 
     monkeypatch.setenv("GMA_TRITON_AUTOTUNE", "1")
-    monkeypatch.setattr(tiles.triton.testing, "do_bench", pretended_time)
+    monkeypatch.setattr(tile_sizes.triton.testing, "do_bench", pretended_time)
     for _ in range(2):
         tuned = gma_kernels.gaussian_attention(*inputs, backend="triton")
         torch.testing.assert_close(tuned, fixed)
     assert len(tried) == 3
-    assert list(tiles._fastest.values()) == [options[1]]
+    assert list(tile_sizes._fastest.values()) == [options[1]]
 
 
 @pytest.mark.usefixtures("real_tiles")
 def test_tiles_fit_the_sequence_and_the_fixed_choice_comes_first():
-    for kernel, columns, half in tiles.CHOICES:
+    for kernel, columns, half in tile_sizes.CHOICES:
         for rows in (1, 17, 64, 1000):
-            found = tiles.candidates(kernel, columns, 2 if half else 4, rows, False)
-            assert found[0] == tiles.CHOICES[kernel, columns, half][0]._replace(rows=found[0].rows)
-            assert all(16 <= tile.rows <= max(tiles.bucket(rows), 16) for tile in found)
+            found = tile_sizes.candidates(kernel, columns, 2 if half else 4, rows, False)
+            assert found[0] == tile_sizes.CHOICES[kernel, columns, half][0]._replace(rows=found[0].rows)
+            assert all(16 <= tile.rows <= max(tile_sizes.bucket(rows), 16) for tile in found)
             assert len(set(found)) == len(found)

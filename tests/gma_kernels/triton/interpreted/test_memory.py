@@ -10,8 +10,8 @@ import triton.language as tl
 
 import gma_kernels
 from gma_kernels.triton import launch
-from tests.gma_kernels.triton.interpreter import watch
-from tests.numerics import GRADIENTS, Inputs, lay_out, simple_inputs
+from tests.support.numerics import GRADIENTS, Inputs, lay_out, simple_inputs
+from tests.support.triton_interpreter import watch
 
 GUARD = 64
 RAGGED = torch.tensor([[[0, 40, 33, 5, 17] * 4], [[1, 0, 64, 70, 2] * 4]], dtype=torch.int32)

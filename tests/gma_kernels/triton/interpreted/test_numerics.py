@@ -8,7 +8,7 @@ import torch
 import gma_kernels
 from gma_kernels.triton import launch
 from tests.gma_kernels.test_random_cases import checked, weights_gradients
-from tests.numerics import PRIORS, Case, allowed, error, simple_inputs, yardstick
+from tests.support.numerics import PRIORS, Case, allowed, error, simple_inputs, yardstick
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 CASES_PER_CHUNK = 15

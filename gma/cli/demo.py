@@ -1,0 +1,96 @@
+"""The demonstration behind `gma demo`: the German–English model of the package translates while it listens."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from gma.cli import plot, stream_input, stream_view
+from gma.decoding.streaming import StreamingTranslator
+from gma.decoding.translate import translate
+from gma.metrics import latency
+from gma.model import directory
+from gma.model.directory import Loaded
+from gma.terminal import say
+
+# none of them was trained on; it does not translate everything as well as these, see its card
+SENTENCES = (
+    "Ich habe gestern meinen alten Freund im Park getroffen.",
+    "Ich glaube nicht, dass Tom heute kommen wird.",
+    "Wenn es morgen regnet, bleiben wir zu Hause.",
+    "Wir wollen, dass die Kommission diesen Bericht so schnell wie möglich vorlegt.",
+)
+# the one that is shown at every latency and drawn: its verb comes last
+SHOWN = SENTENCES[1]
+DELTA = 2.0
+DELTAS = (0.5, 1.0, 2.0, 4.0, 6.0)
+# of a spoken word
+SECONDS_A_WORD = 0.35
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def demonstrate(folder: Path, console: Console) -> None:
+    """Stream some sentences, show one of them at several latencies, and draw its attention into `folder`."""
+    model = directory.find(directory.DEFAULT)
+    loaded = directory.load(model)
+    size = (model / directory.MODEL).stat().st_size
+    console.print(
+        f"German into English while it is being heard: model {model.name}, "
+        f"{loaded.training['parameters'] / 1e6:.1f} million parameters, {size / 1e6:.1f} MB, δ = {DELTA:g}\n",
+        highlight=False,
+    )
+    translator = StreamingTranslator(loaded)
+    if console.is_terminal:
+        spoken = stream_input.spoken([f"{sentence}\n" for sentence in SENTENCES], SECONDS_A_WORD)
+        stream_view.interpret(translator, spoken, stream_view.LiveView(console, "de", "en"), DELTA)
+    else:
+        for sentence in SENTENCES:
+            console.print(_stream(translator, sentence))
+    console.print(_latencies(loaded, SHOWN))
+    for path in plot.attention(model, folder / "attention", source=SHOWN, delta=DELTA):
+        say(console, f"written: {path}")
+    say(console, "\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends")
+
+
+def numbered(source: str, translation: Iterable[tuple[str, int]]) -> Text:
+    """A source with its words numbered; its translation, each word with the number of source words it waited for."""
+    heard = ((word, number) for number, word in enumerate(source.split(), start=1))
+    lines = Text()
+    for label, words in (("heard  ", heard), ("written", translation)):
+        lines.append(f"{label}  ", style="dim")
+        lines.append_text(_with_numbers(words)).append("\n")
+    return lines
+
+
+def _with_numbers(words: Iterable[tuple[str, int]]) -> Text:
+    line = Text()
+    for word, number in words:
+        line.append(word).append(f"{number}".translate(SUPERSCRIPTS) + " ", style="cyan")
+    return line
+
+
+def _stream(translator: StreamingTranslator, sentence: str) -> Text:
+    """One word after the other, and how many had arrived when each word was written."""
+    with translator.open(DELTA) as stream:
+        written = [emission for word in sentence.split() for emission in stream.push(f"{word} ")]
+        written += stream.finish()
+    return numbered(sentence, ((emission.word, emission.arrived_words) for emission in written))
+
+
+def _latencies(loaded: Loaded, sentence: str) -> Table:
+    words = len(sentence.split())
+    table = Table(
+        Column("δ", justify="right"),
+        Column("AL, words", justify="right"),
+        "translation; the numbers count the source words heard",
+        title=sentence,
+        caption="one model, any latency; AL: average lag against |Y| = the translation's length",
+        caption_justify="left",
+    )
+    for delta in DELTAS:
+        (translation,) = translate(loaded, [sentence], delta=delta)
+        lag = latency(translation.delays, words, max(1, len(translation.words))).al
+        table.add_row(f"{delta:g}", f"{lag:.1f}", _with_numbers(zip(translation.words, translation.delays)))
+    return table

@@ -1,0 +1,1 @@
+"""Parallel text on its way to the trainer: downloaded or generated, prepared, batched."""

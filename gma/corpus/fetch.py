@@ -1,0 +1,223 @@
+"""Fetching one file over HTTP: goes on where it was cut off, and is there whole or not at all."""
+
+import errno
+import http.client
+import json
+import os
+import shutil
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from gma.errors import UserError
+from gma.storage import atomic
+from gma.storage.digest import sha256_of
+
+BLOCK = 1 << 18
+TIMEOUT = 60
+# attempts in a row that bring not one byte
+ATTEMPTS = 5
+# worth another try; any other refusal is final
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+
+Report = Callable[[int, int | None], object]
+
+
+class FetchError(UserError, OSError):
+    """A file could not be had; the message names its address, what happened and what to do."""
+
+
+class _Interrupted(Exception):
+    """Worth another try."""
+
+
+class _Changed(Exception):
+    """What has been fetched so far does not belong to the file that the server has now."""
+
+
+class _Version(NamedTuple):
+    """Which file a part belongs to: the address and what the server said about the file."""
+
+    url: str
+    etag: str | None
+    modified: str | None
+    length: int | None
+
+    @property
+    def validator(self) -> str | None:
+        """For If-Range; a weak tag is not good enough for joining bytes."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+
+def fetch(
+    url: str, path: Path, *, sha256: str | None = None, wait: float = 1.0, report: Report = lambda done, total: None
+) -> str:
+    """Fetch `url` into `path` and return its SHA-256.
+
+    The bytes go to `<path>.part`, which a later call continues; `path` itself appears when it is complete and right.
+
+    Args:
+        sha256: what it must be.
+        wait: seconds before the second attempt, doubled before each further one.
+        report: called with bytes done and bytes in all, if known.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise FetchError(f"{url}: expected an address that starts with http:// or https://")
+    part = _Part(url, Path(path))
+    resumed = part.size > 0
+    while True:
+        _complete(part, wait, report)
+        found = sha256_of(part.path)
+        if sha256 is None or found == sha256:
+            part.finish(Path(path))
+            return found
+        part.discard()
+        # an old part may have been damaged on disk: once more, from the start
+        if not resumed:
+            raise FetchError(
+                f"{url}: wrong checksum: expected SHA-256 {sha256}, got {found}; the file on the server is another one "
+                "or was damaged on the way. Try again later"
+            )
+        resumed = False
+
+
+class _Part:
+    """The bytes fetched so far, and the version of the file they belong to."""
+
+    def __init__(self, url: str, path: Path):
+        self.url = url
+        self.path = path.with_name(f"{path.name}.part")
+        self._note = path.with_name(f"{path.name}.part.json")
+        self.version = self._read_version()
+        if self.version is None:
+            self.discard()
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def _read_version(self) -> _Version | None:
+        try:
+            version = _Version(**json.loads(self._note.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return version if version.url == self.url else None
+
+    def restart(self, version: _Version) -> None:
+        self.path.write_bytes(b"")
+        atomic.replace_text(self._note, json.dumps(version._asdict()))
+        self.version = version
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
+        self.version = None
+
+    def finish(self, path: Path) -> None:
+        os.replace(self.path, path)
+        self._note.unlink(missing_ok=True)
+
+
+def _complete(part: _Part, wait: float, report: Report) -> None:
+    """Fetch until nothing is missing; gives up after some attempts in a row without progress."""
+    attempt = 0
+    while True:
+        before = part.size
+        try:
+            _request(part, report)
+            return
+        except _Changed:
+            part.discard()
+            reason = "the file on the server keeps changing"
+        except _Interrupted as error:
+            reason = str(error)
+        attempt = 1 if part.size > before else attempt + 1
+        if attempt >= ATTEMPTS:
+            kept = f"; {part.size:,} bytes are kept, run the command again to go on" if part.size else ""
+            raise FetchError(f"{part.url}: gave up after {attempt} attempts in a row: {reason}{kept}")
+        time.sleep(wait * 2 ** (attempt - 1))
+
+
+def _request(part: _Part, report: Report) -> None:
+    """One request for what is missing."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "gma"}
+    start = part.size
+    if start:
+        if part.version.length == start:
+            return
+        headers["Range"] = f"bytes={start}-"
+        if part.version.validator:
+            headers["If-Range"] = part.version.validator
+    try:
+        with urllib.request.urlopen(urllib.request.Request(part.url, headers=headers), timeout=TIMEOUT) as response:
+            _receive(part, response, start, report)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and start:
+            raise _Changed from error
+        if error.code in _PASSING:
+            raise _Interrupted(f"the server answered {error.code} {error.reason}") from error
+        raise FetchError(
+            f"{part.url}: the server answered {error.code} {error.reason}; has the file moved? Look for it by hand and "
+            f"put it where it belongs: {part.path.with_name(part.path.name.removesuffix('.part'))}"
+        ) from error
+    except urllib.error.URLError as error:
+        raise _Interrupted(f"no connection ({error.reason})") from error
+    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
+        raise _Interrupted(f"the connection was cut ({error or type(error).__name__})") from error
+
+
+def _receive(part: _Part, response, start: int, report: Report) -> None:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise FetchError(f"{part.url}: the server sends it compressed against the request; fetch it by hand")
+    length = response.headers.get("Content-Length")
+    length = int(length) if length and length.isdigit() else None
+    if start and response.status == 206:
+        total = _resumed_length(part, response, start)
+    else:
+        # a whole file: the first request, a server that knows no ranges, or a file that has changed
+        total, start = length, 0
+        part.restart(_Version(part.url, response.headers.get("ETag"), response.headers.get("Last-Modified"), total))
+    if total is not None and shutil.disk_usage(part.path.parent).free < total - start:
+        raise FetchError(
+            f"{part.url}: needs {total - start:,} bytes more, and the disk of {part.path.parent} has "
+            f"{shutil.disk_usage(part.path.parent).free:,}; make room and run the command again to go on"
+        )
+    done = start
+    with open(part.path, "ab") as file:
+        report(done, total)
+        while block := response.read(BLOCK):
+            try:
+                file.write(block)
+                file.flush()
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise FetchError(
+                    f"{part.path}: no space left on the disk; make room and run the command again to go on"
+                ) from error
+            done += len(block)
+            report(done, total)
+    if total is not None and done < total:
+        raise _Interrupted(f"the connection was cut after {done:,} of {total:,} bytes")
+    if total is not None and done > total:
+        raise _Changed
+
+
+def _resumed_length(part: _Part, response, start: int) -> int | None:
+    """Length of the whole file, if this answer continues the part that is there; else the part is void."""
+    unit, _, span = response.headers.get("Content-Range", "").partition(" ")
+    first, _, total = span.partition("/")
+    if unit != "bytes" or first.partition("-")[0] != str(start):
+        raise _Changed
+    total = int(total) if total.isdigit() else part.version.length
+    if part.version.length is not None and total != part.version.length:
+        raise _Changed
+    etag = response.headers.get("ETag")
+    if etag and part.version.etag and etag != part.version.etag:
+        raise _Changed
+    return total

@@ -1,0 +1,327 @@
+"""From raw parallel text to a prepared corpus: vocabularies, filters, token files. Streams; memory does not grow."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gma.config import DataSettings
+from gma.corpus import generated
+from gma.corpus.token_file import FORMAT, MANIFEST, SIDES, TOKENIZER, VERSION, TokenFileWriter
+from gma.errors import UserError
+from gma.storage import atomic
+from gma.storage.digest import sha256_of
+from gma.storage.lock import locked
+from gma.text.parallel_text import ParallelText
+from gma.text.tokenizer import BpeVocabulary, TextRules, Tokenizer, WordVocabulary
+from gma.text.word_counts import WordCounts
+
+SPLITS = ("train", "valid", "test")
+CHUNK = 1000
+# different words counted for a word vocabulary; a BPE needs fewer, as it is made of the frequent ones
+COUNTED_WORDS = {"bpe": 1 << 17, "word": 1 << 20}
+PARTIAL = ".partial-"
+
+
+class PrepareError(UserError, ValueError):
+    """The settings and the text give no corpus; the message says why and what to do."""
+
+
+@dataclass
+class SideSummary:
+    """Of one side of a split: ids without EOS, and how many of them are UNK."""
+
+    tokens: int = 0
+    unknown: int = 0
+
+
+@dataclass
+class SplitSummary:
+    """Pairs of one split; `dropped` by reason."""
+
+    read: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("bad", "empty", "length", "ratio"), 0))
+    source: SideSummary = field(default_factory=SideSummary)
+    target: SideSummary = field(default_factory=SideSummary)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `prepare` did.
+
+    Attributes:
+        splits: pairs and tokens by split.
+        source_vocabulary, target_vocabulary: their sizes; the same vocabulary when `joint`.
+        vocabulary_seconds: reading the training text once and learning the vocabularies.
+        encoding_seconds: reading, encoding, filtering and writing the training pairs.
+        pairs_per_second: training pairs read per second of those.
+        memory_before, peak_memory: bytes of the whole process, before and at most; None where this is not known.
+    """
+
+    splits: dict[str, SplitSummary]
+    source_vocabulary: int
+    target_vocabulary: int
+    joint: bool
+    vocabulary_seconds: float
+    encoding_seconds: float
+    pairs_per_second: float
+    memory_before: int | None
+    peak_memory: int | None
+
+    def table(self) -> Table:
+        table = Table("", *self.splits, title="prepared corpus")
+        rows = {"pairs read": lambda split: f"{split.read:,}", "pairs kept": lambda split: f"{split.kept:,}"}
+        names = {"bad": "not UTF-8", "empty": "an empty side", "length": "too long", "ratio": "lengths too unequal"}
+        for reason, name in names.items():
+            if any(split.dropped[reason] for split in self.splits.values()):
+                rows[f"dropped: {name}"] = lambda split, reason=reason: f"{split.dropped[reason]:,}"
+        for side in SIDES:
+            part = attrgetter(side)
+            rows[f"{side} tokens"] = lambda split, part=part: f"{part(split).tokens:,}"
+            rows[f"{side} tokens a sentence"] = lambda split, part=part: (
+                f"{part(split).tokens / max(1, split.kept):.1f}"
+            )
+            rows[f"{side} <unk>"] = lambda split, part=part: f"{part(split).unknown / max(1, part(split).tokens):.2%}"
+        for name, value in rows.items():
+            table.add_row(name, *(value(split) for split in self.splits.values()))
+        table.caption = ", ".join(self._facts())
+        return table
+
+    def _facts(self) -> Iterator[str]:
+        if self.joint:
+            yield f"joint vocabulary {self.source_vocabulary:,}"
+        else:
+            yield f"vocabularies {self.source_vocabulary:,} and {self.target_vocabulary:,}"
+        yield f"made in {self.vocabulary_seconds:.1f} s"
+        yield f"encoding {self.pairs_per_second:,.0f} pairs/s"
+        if self.peak_memory is not None:
+            yield f"peak memory {self.peak_memory / 2**20:,.0f} MB ({self.memory_before / 2**20:,.0f} MB before)"
+
+
+def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
+    """Prepare the text of `settings` in the folder `output`: complete, or not at all.
+
+    Everything is written into a folder beside the final names and moved at the end, the manifest last: a corpus without
+    one does not open, so a killed run leaves none that is half done.
+    """
+    output = Path(output)
+    busy = PrepareError(f"another process is preparing {output}; wait for it, or choose another data.folder")
+    with locked(output, busy):
+        for leftover in output.glob(f"{PARTIAL}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=output))
+        try:
+            summary = _Preparation(settings, partial, console).run()
+            _move(partial, output)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return summary
+
+
+class _Preparation:
+    def __init__(self, settings: DataSettings, folder: Path, console: Console):
+        self.settings = settings
+        self.folder = folder
+        self.console = console
+        self.rules = TextRules(settings.lowercase, settings.unescape, settings.split_punctuation)
+
+    def run(self) -> Summary:
+        before = _memory()
+        texts = self._generated() if self.settings.generated else self._given()
+        # what is scored is checked first, so that a mistake there does not show after minutes of training text
+        for name in texts.keys() - {"train"}:
+            for _ in texts[name].pairs():
+                pass
+        start = time.perf_counter()
+        tokenizer = self._tokenizer(texts["train"])
+        learned = time.perf_counter()
+        splits, seconds = {}, 0.0
+        for name, text in texts.items():
+            begin = time.perf_counter()
+            splits[name] = self._encode(name, text, tokenizer)
+            seconds = seconds or time.perf_counter() - begin
+        tokenizer.save(self.folder / TOKENIZER)
+        self._write_manifest(splits, tokenizer)
+        return Summary(
+            splits,
+            tokenizer.source.size,
+            tokenizer.target.size,
+            tokenizer.joint,
+            vocabulary_seconds=learned - start,
+            encoding_seconds=seconds,
+            pairs_per_second=splits["train"].read / seconds,
+            memory_before=before,
+            peak_memory=_memory(),
+        )
+
+    def _given(self) -> dict[str, ParallelText]:
+        """The texts of the settings, training first; lines that are scored are never dropped."""
+        root = Path(self.settings.root)
+        texts = {}
+        for name in SPLITS:
+            files = getattr(self.settings, name)
+            if files.source:
+                sides = ([root / path for path in getattr(files, side)] for side in SIDES)
+                texts[name] = self._text(name, *sides)
+        if "train" not in texts:
+            raise PrepareError(
+                "data.train.source: expected at least one file, got none; name the files of the training text, or set "
+                "data.generated to a number of sentences"
+            )
+        return texts
+
+    def _generated(self) -> dict[str, ParallelText]:
+        """The generated corpus as text; its true alignments stay beside the prepared splits that are scored."""
+        texts = {}
+        raw = self.folder / "generated"
+        for name, pairs in generated.splits(self.settings.generated).items():
+            source, target, alignment = generated.write(raw, pairs, name)
+            texts[name] = self._text(name, [source], [target])
+            if name != "train":
+                shutil.move(alignment, self.folder / alignment.name)
+        return texts
+
+    def _text(self, name: str, source: list[Path], target: list[Path]) -> ParallelText:
+        settings = self.settings
+        if name == "train":
+            return ParallelText(source, target, on_bad_line=settings.on_bad_line, on_empty=settings.on_empty)
+        on_empty = "keep" if settings.on_empty == "drop" else settings.on_empty
+        return ParallelText(source, target, on_bad_line="error", on_empty=on_empty)
+
+    def _tokenizer(self, train: ParallelText) -> Tokenizer:
+        settings = self.settings
+        if settings.source_vocabulary:
+            root = Path(settings.root)
+            paths = (root / settings.source_vocabulary, root / settings.target_vocabulary)
+            return Tokenizer(*(WordVocabulary.read(path, self.rules) for path in paths))
+        source = WordCounts(limit=COUNTED_WORDS[settings.tokenizer])
+        target = source if settings.joint else WordCounts(limit=COUNTED_WORDS[settings.tokenizer])
+        with self._progress("counting words", train.bytes) as advance:
+            for source_text, target_text in train.pairs(advance):
+                source.add(source_text)
+                target.add(target_text)
+        kind = {"bpe": BpeVocabulary, "word": WordVocabulary}[settings.tokenizer]
+        with self._progress("learning the vocabulary", None):
+            vocabularies = [
+                kind.train(
+                    counts, self.rules, size=settings.vocabulary_size, minimum_frequency=settings.minimum_frequency
+                )
+                for counts in ([source] if settings.joint else [source, target])
+            ]
+        return Tokenizer(vocabularies[0], vocabularies[-1])
+
+    def _encode(self, name: str, text: ParallelText, tokenizer: Tokenizer) -> SplitSummary:
+        """Write the token files of a split and, if it is scored, its text."""
+        summary = SplitSummary()
+        paths = [self.folder / f"{name}.{side}" for side in SIDES]
+        writers = [TokenFileWriter(path, side.size) for path, side in zip(paths, (tokenizer.source, tokenizer.target))]
+        with self._progress(f"encoding {name}", text.bytes) as advance, writers[0], writers[1]:
+            pairs = text.pairs(advance)
+            while chunk := list(islice(pairs, CHUNK)):
+                encoded = [
+                    (tokenizer.source.encode_array(source), tokenizer.target.encode_array(target))
+                    for source, target in chunk
+                ]
+                if name == "train":
+                    encoded = [pair for pair in encoded if self._fits(*pair, summary.dropped)]
+                else:
+                    self._write_text(paths, chunk)
+                for side, writer in enumerate(writers):
+                    writer.extend([pair[side] for pair in encoded])
+        summary.read, summary.kept = text.read, writers[0].sentences
+        summary.dropped |= {"bad": text.bad, "empty": text.empty}
+        summary.source, summary.target = (SideSummary(writer.tokens, writer.unknown) for writer in writers)
+        if not summary.kept:
+            raise PrepareError(
+                f"data.{name}: no pair is left of {summary.read:,} read (dropped: {_reasons(summary.dropped)}); "
+                "check the files, data.max_length and data.max_ratio"
+            )
+        return summary
+
+    def _fits(self, source: np.ndarray, target: np.ndarray, dropped: dict[str, int]) -> bool:
+        longer, shorter = max(len(source), len(target)), min(len(source), len(target))
+        if self.settings.max_length and longer > self.settings.max_length:
+            dropped["length"] += 1
+            return False
+        if self.settings.max_ratio and longer > self.settings.max_ratio * shorter:
+            dropped["ratio"] += 1
+            return False
+        return True
+
+    def _write_text(self, paths: list[Path], chunk: list[tuple[str, str]]) -> None:
+        for side, path in enumerate(paths):
+            with open(f"{path}.txt", "a", encoding="utf-8", newline="\n") as file:
+                file.writelines(self.rules.text(pair[side]) + "\n" for pair in chunk)
+
+    def _write_manifest(self, splits: dict[str, SplitSummary], tokenizer: Tokenizer) -> None:
+        shutil.rmtree(self.folder / "generated", ignore_errors=True)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "settings": self.settings.model_dump(mode="json"),
+            "vocabulary": {side: getattr(tokenizer, side).size for side in SIDES},
+            "splits": {name: asdict(split) for name, split in splits.items()},
+            "files": {
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+                for path in sorted(self.folder.iterdir())
+            },
+        }
+        atomic.replace_text(self.folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+
+    @contextmanager
+    def _progress(self, description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True) as progress:
+            task = progress.add_task(description, total=total)
+            yield lambda position: progress.update(task, completed=position)
+
+
+def _move(partial: Path, output: Path) -> None:
+    """Put a finished corpus in the place of an older one; in between, there is none."""
+    old = output / MANIFEST
+    names = {path.name for path in partial.iterdir()}
+    if old.exists():
+        try:
+            stale = json.loads(old.read_text("utf-8"))["files"].keys() - names
+        except (ValueError, KeyError, AttributeError, TypeError):
+            stale = set()
+        old.unlink()
+        for name in stale:
+            (output / Path(name).name).unlink(missing_ok=True)
+    for name in sorted(names - {MANIFEST}):
+        os.replace(partial / name, output / name)
+    os.replace(partial / MANIFEST, old)
+
+
+def _reasons(dropped: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
+
+
+def _memory() -> int | None:
+    """Most bytes of memory this process has used so far."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Linux's getrusage would count what the process that started this one used, too
+        kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), flags=re.MULTILINE)
+        return int(kilobytes[1]) * 1024 if kilobytes else None
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,196 @@
+"""Translation of whole texts, many sentences at a time; words and delays are those of a stream."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+
+from gma.decoding import beam as beams
+from gma.decoding import greedy as search
+from gma.decoding.greedy import Hypothesis
+from gma.errors import UserError
+from gma.model.directory import Loaded
+from gma.storage import atomic
+from gma.terminal import bar
+from gma.text.parallel_text import TextError
+from gma.text.tokenizer import EOS, Vocabulary
+from gma.text.words import word_delays, word_ends
+
+# lines translated before any of them is written
+PORTION = 2048
+
+
+class TranslateError(UserError, ValueError):
+    """A translation that cannot be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated sentence. Lists over steps have an entry per target token and one for the end of the sentence.
+
+    Attributes:
+        text: the words, a blank between them.
+        delays: source words needed for each word.
+        seconds: computing time from the sentence's beginning to each word; other sentences of the batch share in it,
+            so that only `slots=1` gives what one sentence alone takes.
+        tokens: ids, without the end of the sentence.
+        needed: source tokens used by each step, g(i).
+        positions: [step][layer], aligned positions in source tokens, 1-based; only of the policy `gaussian`.
+        source_tokens: length of the source, its end-of-sentence token included.
+        complete: whether the model ended the sentence; if not, it was cut off at the length limit.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    delays: tuple[int, ...]
+    seconds: tuple[float, ...]
+    tokens: list[int]
+    needed: list[int]
+    positions: list[list[float]]
+    source_tokens: int
+    complete: bool
+
+
+EMPTY = Translation("", (), (), (), [], [], [], 1, True)
+
+
+def translate(
+    loaded: Loaded,
+    texts: Sequence[str],
+    *,
+    delta: float | None = None,
+    beam: int = 1,
+    slots: int = 64,
+    progress: Callable[[int], None] = lambda count: None,
+) -> list[Translation]:
+    """Translate sentences. One without words gives an empty translation.
+
+    Args:
+        delta: the latency to keep; None for the configured one.
+        beam: hypotheses kept while searching; more than one only where every step waits for the whole source.
+        slots: sentences decoded together.
+        progress: is told how many sentences have just been finished.
+    """
+    _check_beam(loaded, beam, delta)
+    source, target = loaded.tokenizer.source, loaded.tokenizer.target
+    pieces = [[source.encode_word(word) for word in text.split()] for text in texts]
+    indices = [index for index, words in enumerate(pieces) if words]
+    sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
+    for index, tokens in zip(indices, sources):
+        if len(tokens) > search.LONGEST_ALONE:
+            raise TranslateError(
+                f"the sentence that begins with {texts[index][:40]!r} has {len(tokens):,} tokens; expected at most "
+                f"{search.LONGEST_ALONE:,}: one line is one sentence"
+            )
+    progress(len(texts) - len(indices))
+    options = {"delta": delta, "slots": slots, "finished": progress}
+    if beam == 1:
+        hypotheses = search.greedy(loaded.model, sources, **options)
+    else:
+        hypotheses = beams.search(loaded.model, sources, beam, **options)
+    translations = [EMPTY] * len(texts)
+    for index, hypothesis in zip(indices, hypotheses):
+        translations[index] = _translation([len(word) for word in pieces[index]], hypothesis, target)
+    return translations
+
+
+def translate_file(
+    loaded: Loaded,
+    source: BinaryIO,
+    name: str,
+    target: Path | None,
+    console: Console,
+    *,
+    delta: float | None = None,
+    beam: int = 1,
+) -> None:
+    """Translate line by line into a file, which appears whole or not at all, or to standard output.
+
+    Args:
+        name: of the source, for messages.
+    """
+    _check_beam(loaded, beam, delta)
+    lines = read_lines(source, name)
+    if target is not None and target.is_dir():
+        raise TranslateError(f"--output is {target}, a folder; expected a file")
+    with bar(console, "translating", len(lines)) as advance:
+        # portions: beside the text itself, neither memory nor waiting for the first line grows with the file
+        translated = (
+            translation.text + "\n"
+            for start in range(0, len(lines), PORTION)
+            for translation in translate(
+                loaded,
+                lines[start : start + PORTION],
+                delta=delta,
+                beam=beam,
+                progress=advance,
+            )
+        )
+        if target is None:
+            for line in translated:
+                sys.stdout.buffer.write(line.encode())
+                sys.stdout.buffer.flush()
+        elif target.exists() and not target.is_file():
+            # a device or a pipe, which nothing can take the place of
+            _write(target, translated)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            atomic.replace(target, lambda temporary: _write(temporary, translated))
+
+
+def read_lines(file: BinaryIO, name: str) -> list[str]:
+    """UTF-8 text by lines. Only a line feed ends one: other separators are white space within it."""
+    lines = []
+    for number, line in enumerate(file, start=1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(name, number, error.start + 1, line[error.start]) from None
+        # the mark of some editors is no part of the first word
+        lines.append(text.removeprefix("\ufeff") if number == 1 else text)
+    return lines
+
+
+def not_utf8(name: str, line: int, place: int, byte: int) -> TextError:
+    return TextError(
+        f"{name}, line {line}: not UTF-8 (byte {place} of the line is 0x{byte:02x}); convert the text first"
+    )
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
+    if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
+        raise TranslateError(f"beam is {beam!r}; expected a whole number, 1 or more")
+    delta, symbol = loaded.model.latency(delta), loaded.model.policy.latency_symbol
+    if beam == 1 or loaded.model.policy.name == "offline" or (symbol and delta == math.inf):
+        return
+    latency, whole = (f"at delta = {delta:g} ", ", or delta inf to wait for the whole source") if symbol else ("", "")
+    if symbol == "θ":
+        latency, whole = f"at θ = {delta:g} ", ""
+    raise TranslateError(
+        f"beam is {beam}, but {latency}this model writes while the source is still arriving, and a written word "
+        f"stands: there is nothing to search. Use beam 1{whole}"
+    )
+
+
+def _translation(pieces_per_word: list[int], hypothesis: Hypothesis, target: Vocabulary) -> Translation:
+    words, steps = tuple(target.words(hypothesis.tokens)), len(hypothesis.seconds)
+    return Translation(
+        " ".join(words),
+        words,
+        tuple(word_delays(pieces_per_word, hypothesis.tokens, hypothesis.needed, target)),
+        tuple(hypothesis.seconds[min(end, steps) - 1] for end in word_ends(hypothesis.tokens, target)),
+        hypothesis.tokens,
+        hypothesis.needed,
+        hypothesis.positions,
+        sum(pieces_per_word) + 1,
+        hypothesis.complete,
+    )

@@ -1,0 +1,1 @@
+"""The Transformer, and a trained model as a folder."""

@@ -1,0 +1,121 @@
+"""A trained model on disk: config.toml, model.safetensors, tokenizer.json, training.json. Loading executes nothing.
+
+One that `gma segment` has written has a segmenter.safetensors too, and translates by meaning units.
+"""
+
+import hashlib
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from gma import config
+from gma.config import Config, ConfigError
+from gma.decoding.unit_batch import translate_by_units
+from gma.errors import UserError
+from gma.model.transformer import Transformer
+from gma.storage import atomic, tensor_file
+from gma.text.tokenizer import Tokenizer, TokenizerError
+from gma.training import segmenter
+
+# models that come with the package, a folder each, and the one that is used where none is named
+SHIPPED, DEFAULT = Path(__file__).parents[1] / "pretrained", "de-en"
+CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
+# in training.json, of a model that translates by meaning units: how its segmenter was made
+UNITS = "meaning_units"
+# what `simuleval --system-dir` looks for; not needed to load
+SIMULEVAL, SIMULEVAL_TEXT = "main.yaml", "agent_class: gma.simuleval_agent.GMAAgent\nmodel: .\n"
+
+
+class ModelDirectoryError(UserError, ValueError):
+    """A folder that holds no usable model; the message names the file and the reason."""
+
+
+class Loaded(NamedTuple):
+    model: Transformer
+    config: Config
+    tokenizer: Tokenizer
+    training: dict[str, Any]
+
+
+def find(name: str | Path) -> Path:
+    """The folder `name` if there is a model in it, else the model of that name that comes with the package."""
+    folder = Path(name)
+    is_shipped = str(name) in shipped() and not (folder / CONFIG).exists()
+    return SHIPPED / folder if is_shipped else folder
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def save(
+    folder: Path,
+    model: nn.Module,
+    config: Config,
+    tokenizer: Tokenizer,
+    training: dict[str, Any],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write or replace the files, each whole; the weights last, bound to their tokenizer.
+
+    dtype: of the weights on disk; None for the model's own. Loading converts them back.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.replace_text(folder / CONFIG, config.dump())
+    tokenizer.save(folder / TOKENIZER)
+    atomic.replace_text(folder / SIMULEVAL, SIMULEVAL_TEXT)
+    atomic.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
+    record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
+    weights = {
+        name: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+        for name, tensor in tensor_file.own_tensors(model).items()
+    }
+    tensor_file.write(folder / MODEL, weights, record)
+
+
+def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
+    """The model in evaluation mode on `device`, and what belongs to it."""
+    folder = Path(folder)
+    for name in (CONFIG, MODEL, TOKENIZER, TRAINING):
+        if not (folder / name).is_file():
+            raise ModelDirectoryError(f"{folder / name} is missing; expected a folder that `gma train` has written")
+    try:
+        settings = config.load(folder / CONFIG, []).config
+        training = json.loads((folder / TRAINING).read_bytes())
+        tokenizer = Tokenizer.load(folder / TOKENIZER)
+        weights = tensor_file.read(folder / MODEL)
+    except (ConfigError, TokenizerError, tensor_file.DamagedFile) as error:
+        raise ModelDirectoryError(str(error)) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error
+    except OSError as error:
+        raise ModelDirectoryError(f"{error.filename} cannot be read: {error.strerror}") from error
+    if not isinstance(training, dict):
+        raise ModelDirectoryError(f"{folder / TRAINING} holds {training!r:.40}; expected what `gma train` has written")
+    if weights.record.get("tokenizer") != _fingerprint(folder / TOKENIZER):
+        raise ModelDirectoryError(
+            f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"
+        )
+    model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
+    try:
+        tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
+        if UNITS in training:
+            translate_by_units(model, segmenter.load(folder, tokenizer.source, settings.model.width, MODEL))
+    except ValueError as error:
+        raise ModelDirectoryError(str(error)) from error
+    return Loaded(model.to(device).eval(), settings, tokenizer, training)
+
+
+def versions() -> dict[str, str]:
+    """Of what a model was made with, for training.json."""
+    return {"gma": version("gma"), "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _fingerprint(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -1,0 +1,1 @@
+"""Reproducing the paper: its systems, its published numbers, the report that compares them."""

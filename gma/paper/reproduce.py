@@ -1,0 +1,258 @@
+"""The work behind `gma reproduce`: every system of the paper trained, swept and compared. What was cut off goes on."""
+
+import json
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from gma import config
+from gma.config import Config
+from gma.config.toml import toml_value
+from gma.errors import UserError
+from gma.evaluation import evaluate, sweep
+from gma.evaluation.sweep import Point
+from gma.metrics import GoldLinks
+from gma.model import directory
+from gma.model.directory import ModelDirectoryError
+from gma.paper import report, systems
+from gma.paper.equal_lag import Comparison, nearest_setting
+from gma.paper.results import Results, Row, Training
+from gma.paper.systems import GMA, WAIT_K, Model, System
+from gma.storage import atomic, tensor_file
+from gma.terminal import say
+from gma.training import run
+from gma.training import segment as segment_command
+
+CORPUS, SWEEP, EQUAL_LAG, TIMES = "corpus", "sweep", "equal-lag", "times.json"
+# training sentences that meaning units are looked for in
+SEGMENTED = 5000
+# gold links of the corpus's test split, where it has some
+LINKS = "test.align"
+
+
+class Stopped(Exception):
+    """A signal has ended a training; the same command goes on from there."""
+
+    def __init__(self, signal: int):
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
+
+
+def reproduce(
+    recipe: str,
+    folder: Path,
+    console: Console,
+    *,
+    names: Sequence[str] = (),
+    group: str | None = None,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Do what is left to do of the chosen systems, then write tables and figures of all that is in `folder`.
+
+    Args:
+        names, group: of the systems; if nothing is given, the recipe's standard ones.
+        overrides: `section.key=value`, for every system.
+    """
+    work = Reproduction(systems.recipe_named(recipe), folder, console, overrides)
+    standard = () if group else systems.budget_of(recipe).standard
+    chosen = systems.choose(work.plan, names or standard, group)
+    # a wrong override is found before anything is trained; what is shared is read from models not chosen, too
+    for system in work.plan:
+        for model in system.models:
+            work.config_of(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, system in enumerate(chosen):
+        say(console, f"[{place + 1} of {len(chosen)}] {system.title}{work.time_left(chosen[place:])}")
+        work.make(system)
+    for path in report.write(work.results(), folder):
+        say(console, f"written: {path}")
+
+
+class Reproduction:
+    """A folder with a model directory for every model, and one sweep of them all."""
+
+    def __init__(self, recipe: str, folder: Path, console: Console, overrides: Sequence[str] = ()):
+        self.recipe, self.folder, self.console, self.overrides = recipe, folder, console, tuple(overrides)
+        self.plan = systems.plan(recipe)
+        self.times = Times(folder / TIMES)
+
+    def config_of(self, model: Model) -> Config:
+        """The recipe, the budget that all share, what makes the system, and what the caller wants otherwise."""
+        corpus = f"data.folder={toml_value(str(self.folder / CORPUS))}"
+        trained = self.model(model.under) if model.under else model
+        budget = systems.budget_of(self.recipe).overrides
+        return config.load(self.recipe, [*budget, corpus, *trained.overrides, *self.overrides]).config
+
+    def model(self, name: str) -> Model:
+        return next(model for system in self.plan for model in system.models if model.name == name)
+
+    def make(self, system: System) -> None:
+        """Train and sweep it."""
+        for model in system.models:
+            with self.times.of(model.name, self.config_of(model).training.updates):
+                self.train(model)
+                self.measure(model, system.latencies or None, SWEEP)
+
+    def train(self, model: Model) -> None:
+        """Make the model directory, or go on making it."""
+        if model.under is not None:
+            self.train(self.model(model.under))
+            self._segment(model)
+            return
+        outcome = run.train(self.config_of(model), self.folder / model.name, self.console)
+        if outcome.signal:
+            raise Stopped(outcome.signal)
+
+    def measure(self, model: Model, latencies: Sequence[float] | None, output: str) -> list[Point]:
+        """Evaluate a trained model, unless that was done before; all points of `output`."""
+        folders = [self.folder / model.name]
+        return sweep.measure(folders, latencies, self.folder / output, self.console, gold=self.gold())
+
+    def gold(self) -> list[GoldLinks] | None:
+        """Links of the test split, where the corpus has them."""
+        path = Path(self.config_of(self.plan[0].models[0]).data.folder) / LINKS
+        return evaluate.load_gold(path) if path.exists() else None
+
+    def results(self) -> Results:
+        """All that is in the folder."""
+        path = self.folder / SWEEP / sweep.CURVE
+        points = {(point.system, point.delta): point for point in (sweep.load(path) if path.exists() else [])}
+        rows = [row for system in self.plan for row in self._rows(system, points)]
+        comparisons, unmatched = self._compare(rows)
+        command = ["gma", "reproduce", "--recipe", self.recipe, "--folder", str(self.folder), *self.overrides]
+        return Results(
+            recipe=self.recipe,
+            command=shlex.join(command),
+            config=self.config_of(self.plan[0].models[0]),
+            rows=tuple(rows),
+            comparisons=tuple(comparisons),
+            unmatched=tuple(unmatched),
+            gold=self.gold(),
+            training={row.model.name: self._training(row.model) for row in rows},
+            times=self.times.finished(),
+        )
+
+    def time_left(self, remaining: Sequence[System]) -> str:
+        """By what a model has taken on average, here and in calls before."""
+        finished = self.times.finished()
+        missing = [model for system in remaining for model in system.models if model.name not in finished]
+        if not missing or not finished:
+            return ""
+        mean = sum(seconds["wall"] for seconds in finished.values()) / len(finished)
+        return f", about {timedelta(seconds=round(mean * len(missing)))} left"
+
+    def _segment(self, model: Model) -> None:
+        """Put a segmenter on the model under this one, unless that was done with the same weights."""
+        under, folder = self.folder / model.under, self.folder / model.name
+        if not _is_segmented(under, folder):
+            segment_command.segment(under, folder, self.console, limit=SEGMENTED)
+
+    def _rows(self, system: System, points: dict[tuple[str, float | None], Point]) -> list[Row]:
+        """Of a system; none unless every point is there."""
+        keys = [(model, latency) for model in system.models for latency in system.latencies or (None,)]
+        if not all((model.name, latency) in points for model, latency in keys):
+            return []
+        logs = self.folder / SWEEP
+        return [
+            Row(system, model, points[model.name, latency], sweep.log_path(logs, model.name, latency))
+            for model, latency in keys
+        ]
+
+    def _compare(self, rows: Sequence[Row]) -> tuple[list[Comparison], list[Row]]:
+        """GMA with wait-k at equal lag, and wait-k's rows with a lag that GMA has at no δ of its range."""
+        ours, theirs = ([row for row in rows if row.system.name == name] for name in (GMA, WAIT_K))
+        if not ours or not theirs:
+            return [], []
+        swept, model = {row.point.delta: row.point for row in ours}, ours[0].model
+        tried: dict[float, Point] = dict(swept)
+
+        def lag_of(delta: float) -> float:
+            found = self.measure(model, [delta], EQUAL_LAG)
+            tried[delta] = next(point for point in found if (point.system, point.delta) == (model.name, delta))
+            return tried[delta].al
+
+        with self.times.of(EQUAL_LAG, self.config_of(model).training.updates):
+            settings = [
+                nearest_setting(row.point.al, {delta: point.al for delta, point in tried.items()}, lag_of)
+                for row in theirs
+            ]
+        comparisons, unmatched = [], []
+        lags = [point.al for point in swept.values()]
+        for row, delta in zip(theirs, settings):
+            folder = self.folder / (SWEEP if delta in swept else EQUAL_LAG)
+            log = sweep.log_path(folder, model.name, delta)
+            differences = evaluate.compare(evaluate.load_log(row.log), evaluate.load_log(log))
+            comparison = Comparison(row.point, tried[delta], differences["bleu"], differences["al"])
+            if comparison.is_equal or min(lags) <= row.point.al <= max(lags):
+                comparisons.append(comparison)
+            else:
+                unmatched.append(row)
+        return comparisons, unmatched
+
+    def _training(self, model: Model) -> Training:
+        folder = self.folder / (model.under or model.name)
+        record = json.loads((folder / directory.TRAINING).read_text(encoding="utf-8"))
+        return Training(
+            parameters=record["parameters"],
+            updates=record["update"],
+            loss=record["validation"]["loss"],
+        )
+
+
+def _is_segmented(under: Path, folder: Path) -> bool:
+    """Whether `folder` holds a segmenter that was made for the model in `under` as it is now."""
+    try:
+        directory.load(folder)
+    except ModelDirectoryError:
+        return False
+    before, now = (tensor_file.digest(place / directory.MODEL) for place in (folder, under))
+    return before == now
+
+
+def _read_times(path: Path) -> dict[str, dict[str, float | None]]:
+    try:
+        times = json.loads(path.read_bytes())
+        for seconds in times.values():
+            _ = seconds["wall"] + seconds["cpu"], seconds["goal"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableTimes(f"{path} is not as this command writes it; delete it to count from now on") from error
+    return times
+
+
+class UnreadableTimes(UserError, ValueError):
+    """The record of the time spent is damaged; the message says what to do."""
+
+
+class Times:
+    """Seconds spent on each model until it was finished, over all calls that were not killed outright."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.spent: dict[str, dict[str, float | None]] = _read_times(path) if path.exists() else {}
+
+    def finished(self) -> dict[str, dict[str, float]]:
+        """Model → seconds by the clock (`wall`) and of all processors (`cpu`)."""
+        return {name: seconds for name, seconds in self.spent.items() if seconds["goal"] is not None}
+
+    @contextmanager
+    def of(self, name: str, goal: int) -> Iterator[None]:
+        """Add the time spent inside, unless `goal` updates were finished before: to find that out is not counted."""
+        wall, cpu = time.monotonic(), time.process_time()
+        before = self.spent.get(name, {"wall": 0.0, "cpu": 0.0, "goal": None})
+        reached = before["goal"]
+        try:
+            yield
+            reached = goal
+        finally:
+            if before["goal"] != goal:
+                self.spent[name] = {
+                    "wall": before["wall"] + time.monotonic() - wall,
+                    "cpu": before["cpu"] + time.process_time() - cpu,
+                    "goal": reached,
+                }
+                atomic.replace_text(self.path, json.dumps(self.spent, indent=2) + "\n")

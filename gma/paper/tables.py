@@ -1,0 +1,423 @@
+"""The paper's tables with our numbers, and the published ones beside them."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gma.evaluation import evaluate
+from gma.metrics import BootstrapDifference, corpus_latency
+from gma.metrics.step_sizes import LARGEST, StepSizes, monotone_delays, step_sizes
+from gma.paper import published
+from gma.paper.equal_lag import TOLERANCE
+from gma.paper.results import Results, Row
+from gma.paper.systems import GMA, REFERENCE, WAIT_K
+
+NOTHING = "–"
+TRUTH = "true alignment"
+# the rows of the paper's table of sharing, and how many alignments a decoder of L layers with H heads predicts
+SHARING = {
+    "sharing-none": lambda layers, heads: f"{layers} × {heads} = {layers * heads}",
+    REFERENCE: lambda layers, heads: f"{layers} × 1 = {layers}",
+    "sharing-layers": lambda layers, heads: f"1 × {heads} = {heads}",
+    "sharing-all": lambda layers, heads: "1 × 1 = 1",
+}
+
+
+class ReportTable(NamedTuple):
+    """A table as it is shown; `name` is that of its file. Columns that begin with a blank hold text."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str
+
+    def markdown(self) -> str:
+        """Text to the left, numbers to the right."""
+        ruler = tuple("---" if column.startswith(" ") else "---:" for column in self.columns)
+        lines = [tuple(column.strip() for column in self.columns), ruler, *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+    def csv(self) -> str:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow([column.strip() for column in self.columns])
+        writer.writerows([["" if cell == NOTHING else cell for cell in row] for row in self.rows])
+        return lines.getvalue()
+
+
+def tables(results: Results) -> list[ReportTable]:
+    """Those that there are numbers for."""
+    made = (
+        curve(results),
+        published_curve(results),
+        equal_lag(results),
+        ablation(results),
+        sharing(results),
+        alignment(results),
+        steps(results),
+        models(results),
+    )
+    return [table for table in made if table.rows]
+
+
+def curve(results: Results) -> ReportTable:
+    """The main figure's points."""
+    rows = [
+        (
+            row.system.title,
+            row.setting or NOTHING,
+            f"{row.point.bleu:.2f}",
+            f"{row.point.chrf:.1f}",
+            *(f"{value:.2f}" for value in (row.point.al, row.point.laal, row.point.ap, row.point.dal, row.point.cw)),
+            *(f"{value:.2f}" for value in (row.point.paper_al, row.point.paper_ap, row.point.paper_dal)),
+            f"{row.point.paper_cw:.2f}",
+        )
+        for row in results.rows
+        if row.system.group == "systems"
+    ]
+    return ReportTable(
+        "curve",
+        "Quality against latency",
+        (
+            " system",
+            " setting",
+            "BLEU",
+            "chrF",
+            *(f"{name} (word)" for name in ("AL", "LAAL", "AP", "DAL", "CW")),
+            *(f"{name} (paper)" for name in ("AL", "AP", "DAL", "CW")),
+        ),
+        rows,
+        "Two latency conventions, not comparable with each other: `word` counts words of the text, against the "
+        "reference's length, without end-of-sentence; `paper` counts model tokens with the end-of-sentence, against "
+        "the hypothesis's length. AP is a share. One model serves all settings of Wait-k, MU and GMA; MMA's λ is a "
+        "weight in training, and each of its points another model. MU may translate its last unit before it knows that "
+        "the source has ended: AL (paper), which stops at the first token written after that, then counts all of it."
+        f"{_least_lag(results)}",
+    )
+
+
+def published_curve(results: Results) -> ReportTable:
+    """GMA's points beside the paper's, paper convention."""
+    ours = results.of(GMA)
+    rows = [
+        (f"{results.recipe} (ours)", f"{row.point.delta:g}", *_paper_latency(row), f"{row.point.bleu:.2f}", NOTHING)
+        for row in ours
+    ]
+    for corpus, points in published.CURVES.items():
+        why = _not_comparable(corpus)
+        rows += [
+            (
+                f"{corpus} (published)",
+                f"{point.delta:g}",
+                *(f"{value:.2f}" for value in (point.al, point.ap, point.dal, point.cw)),
+                f"{point.bleu:.2f}",
+                why,
+            )
+            for point in points
+        ]
+    return ReportTable(
+        "published",
+        "GMA beside the published numbers",
+        (" corpus", "δ", "AL", "AP", "DAL", "CW", "BLEU", " comparable with ours?"),
+        rows if ours else [],
+        "All in the `paper` convention. The paper's BLEU is of tokenised text, ours is sacreBLEU's. The paper trains a "
+        "model for each δ; ours is one model, δ drawn from "
+        f"{_range(ours)} for every update. Of Wait-k, MU, MMA and Offline the paper prints figures only.",
+    )
+
+
+def equal_lag(results: Results) -> ReportTable:
+    """GMA − wait-k where both lag equally."""
+    rows = []
+    for row in results.of(WAIT_K):
+        found = [pair for pair in results.comparisons if pair.baseline == row.point]
+        for pair in found:
+            rows.append(
+                (
+                    row.setting,
+                    f"δ = {pair.system.delta:g}",
+                    f"{pair.baseline.al:.2f}",
+                    f"{pair.system.al:.2f}",
+                    f"{pair.baseline.dal:.2f}",
+                    f"{pair.system.dal:.2f}",
+                    f"{pair.baseline.bleu:.2f}",
+                    f"{pair.system.bleu:.2f}",
+                    *_difference(pair.bleu),
+                    "yes" if pair.is_equal else "nearest there is",
+                )
+            )
+        if not found:
+            scores = (f"{value:.2f}" for value in (row.point.al, row.point.dal, row.point.bleu))
+            known = [cell for score in scores for cell in (score, NOTHING)]
+            rows.append((row.setting, NOTHING, *known, *[NOTHING] * 3, "no such δ"))
+    both = [f"{score}, {system}" for score in ("AL", "DAL", "BLEU") for system in ("Wait-k", "GMA")]
+    columns = (" Wait-k", " GMA", *both, "difference", " interval", "p")
+    bootstrap = results.comparisons[0].bleu if results.comparisons else None
+    how = f"{bootstrap.resamples:,} resamples, seed {bootstrap.seed}" if bootstrap else ""
+    return ReportTable(
+        "equal-lag",
+        "GMA against Wait-k at equal lag",
+        (*columns, " equal lag?"),
+        rows if results.comparisons or results.unmatched else [],
+        "For every k, δ was searched, and the test set translated with it, until the two lag equally: AL (word) within "
+        f"{TOLERANCE:g} words. Difference in BLEU, GMA − Wait-k, with its 95% interval by paired bootstrap ({how}); p "
+        f"is two-sided. “no such δ”: no δ from {_range(results.of(GMA), swept=True)} lags so little, or so much. DAL, "
+        "which never lets a late word be made up for, is shown because equal AL is not equal in every respect. The "
+        "interval is over test sentences; how much another seed of training would change is not in it. "
+        f"{_verdict(results)}",
+    )
+
+
+def ablation(results: Results) -> ReportTable:
+    """The paper's table 1."""
+    rows = [row for row in _variants(results) if row.system.name not in SHARING or row.system.name == REFERENCE]
+    return _variant_table(
+        results, "ablation", "Ablation: aligned position, prior and width", [(row, ()) for row in rows], ()
+    )
+
+
+def sharing(results: Results) -> ReportTable:
+    """The paper's table 2."""
+    found = {row.system.name: row for row in _variants(results)}
+    size = results.config.model
+    rows = [
+        (found[name], (count(size.decoder_layers, size.heads),)) for name, count in SHARING.items() if name in found
+    ]
+    return _variant_table(results, "sharing", "Sharing alignments", rows, (" predicted alignments",))
+
+
+def alignment(results: Results) -> ReportTable:
+    """The paper's table 3: GMA's lowest, middle and highest lag."""
+    ours = [row for row in results.of(GMA) if row.point.within is not None]
+    chosen = [ours[0], ours[len(ours) // 2], ours[-1]] if len(ours) > 2 else []
+    rows = [
+        (
+            level.level,
+            row.setting,
+            f"{row.point.al:.2f}",
+            f"{row.point.position_aer:.2f}",
+            f"{row.point.posterior_aer:.2f}",
+            f"{row.point.within:.1%}",
+            f"{level.aer:.2f}",
+            f"{level.within:.1%}",
+        )
+        for level, row in zip(published.ALIGNMENT, chosen)
+    ]
+    return ReportTable(
+        "alignment",
+        "Quality of the predicted alignments",
+        (
+            " latency",
+            " setting",
+            "AL (word)",
+            "AER of round(p)",
+            "AER of the largest weight",
+            "within g(i)",
+            "AER, published",
+            "within g(i), published",
+        ),
+        rows,
+        "With the reference forced; the best decoder layer of each reading. Within g(i): gold-aligned target words "
+        "that were written with all their source words read. Published: RWTH De→En gold alignments, WMT15 base model, "
+        "one layer sampled, counted by source words; not comparable but in how they move with the latency.",
+    )
+
+
+def steps(results: Results) -> ReportTable:
+    """The paper's step-size figure in numbers, and CW."""
+    rows = []
+    for row in similar_lag(results):
+        latency = (f"{row.point.al:.2f}", f"{row.point.cw:.2f}")
+        rows.append((row.system.title, row.setting, *latency, *_step_cells(steps_of(row))))
+    truth = true_steps(results)
+    if rows and truth is not None:
+        rows.append((TRUTH, NOTHING, NOTHING, NOTHING, *_step_cells(truth)))
+    said = "; ".join(f"{system}: {words}" for system, words in published.STEPS.items())
+    return ReportTable(
+        "steps",
+        "Step sizes and consecutive wait at similar lag",
+        (
+            " system",
+            " setting",
+            "AL (word)",
+            "CW (word)",
+            "mean",
+            "deviation",
+            *(f"{size}" for size in range(LARGEST)),
+            f"≥ {LARGEST}",
+        ),
+        rows,
+        "Source words read between two written words, with the share of each size; of every system the point whose AL "
+        f"is nearest to that of Wait-k's middle one. “{TRUTH}”: reading just what the gold links ask for. The paper's "
+        f"figure, De→En base, in model tokens, says: {said}. CW there is about 2 for GMA, and much more for MMA.",
+    )
+
+
+def models(results: Results) -> ReportTable:
+    """What was trained, and what it took."""
+    rows = [
+        (
+            name,
+            f"{training.parameters:,}",
+            f"{training.updates:,}",
+            f"{training.loss:.3f}",
+            *_minutes(results, name),
+        )
+        for name, training in results.training.items()
+    ]
+    others = results.times.keys() - results.training.keys()
+    rows += [(name, *[NOTHING] * 3, *_minutes(results, name)) for name in sorted(others)]
+    ablations = {system.models[0].name for system in results.group("ablations")} & results.times.keys()
+    for title, names in (("all systems", results.times.keys() - ablations), ("all ablations", ablations)):
+        if names:
+            rows.append((title, *[NOTHING] * 3, *_minutes(results, *names)))
+    return ReportTable(
+        "models",
+        "What was trained",
+        (" model", "parameters", "updates", "validation loss", "minutes", "processor minutes"),
+        rows if results.training else [],
+        "Minutes, by the clock and of all threads together, are for training and evaluating. Every model is as its "
+        "last update left it. MU's own updates are those of the model under it.",
+    )
+
+
+def similar_lag(results: Results) -> list[Row]:
+    """Of every system that does not wait for everything, the row whose AL is nearest to wait-k's middle one.
+
+    A row without a written word, as of a model that failed, has no steps and is left out.
+    """
+    middle = results.of(WAIT_K)
+    if not middle:
+        return []
+    lag = middle[len(middle) // 2].point.al
+    moving = [results.of(system.name) for system in results.group("systems") if system.symbol]
+    wrote = [[row for row in rows if row.point.empty < row.point.sentences] for rows in moving]
+    return [min(rows, key=lambda row: abs(row.point.al - lag)) for rows in wrote if rows]
+
+
+def steps_of(row: Row) -> StepSizes:
+    return step_sizes([instance.delays for instance in evaluate.load_log(row.log)])
+
+
+def true_steps(results: Results) -> StepSizes | None:
+    """Of writing each word as soon as its gold-aligned source words have been read."""
+    if results.gold is None or not results.rows:
+        return None
+    references = {instance.index: instance.reference.split() for instance in evaluate.load_log(results.rows[0].log)}
+    return step_sizes(
+        [monotone_delays(results.gold[index].sure, len(words)) for index, words in sorted(references.items())]
+    )
+
+
+def _least_lag(results: Results) -> str:
+    """What a policy would lag that always knew what to wait for."""
+    if results.gold is None:
+        return ""
+    log = evaluate.load_log(results.rows[0].log)
+    lengths = [len(instance.reference.split()) for instance in log]
+    delays = [monotone_delays(results.gold[instance.index].sure, length) for instance, length in zip(log, lengths)]
+    lag = corpus_latency(delays, [instance.source_length for instance in log], lengths, convention="word")
+    return (
+        f" To write every word as soon as its gold-aligned source words have been read is AL {lag.al:.2f}, DAL "
+        f"{lag.dal:.2f}, CW {lag.cw:.2f} (word)."
+    )
+
+
+def _variants(results: Results) -> list[Row]:
+    return [row for row in results.rows if row.system.group == "ablations"]
+
+
+def _variant_table(
+    results: Results,
+    name: str,
+    title: str,
+    rows: Sequence[tuple[Row, tuple[str, ...]]],
+    columns: tuple[str, ...],
+) -> ReportTable:
+    """Each variant with the published one, and whether it is above or below the reference as published."""
+    found = results.of(REFERENCE)
+    cells = []
+    for row, more in rows if found else ():
+        said, ours = published.ABLATIONS[row.system.name], row.point
+        if row.system.name == REFERENCE:
+            differences, agreement = (NOTHING, NOTHING), NOTHING
+        else:
+            logs = (evaluate.load_log(log) for log in (found[0].log, row.log))
+            differences = _difference(evaluate.compare(*logs)["bleu"])[:2]
+            same = {
+                "AL": (ours.paper_al - found[0].point.paper_al) * (said.al - published.REFERENCE.al) > 0,
+                "BLEU": (ours.bleu - found[0].point.bleu) * (said.bleu - published.REFERENCE.bleu) > 0,
+            }
+            agreement = ", ".join(f"{key} {'yes' if value else 'no'}" for key, value in same.items())
+        cells.append(
+            (
+                row.system.title,
+                *more,
+                f"{ours.al:.2f}",
+                f"{ours.paper_al:.2f}",
+                f"{ours.bleu:.2f}",
+                *differences,
+                f"{said.al:.2f}",
+                f"{said.bleu:.2f}",
+                agreement,
+            )
+        )
+    numbers = ("AL (word)", "AL (paper)", "BLEU", "difference", " 95% interval", "AL, published", "BLEU, published")
+    setting = found[0].setting if found else ""
+    return ReportTable(
+        name,
+        title,
+        (" variant", *columns, *numbers, " same direction?"),
+        cells,
+        f"Each trained and tested with {setting}, as in the paper. Difference: BLEU against the row of GMA, with the "
+        "interval of a paired bootstrap. Published: WMT15 De→En, base; not comparable as numbers. “Same direction”: "
+        "whether AL (paper) and BLEU lie on the same side of GMA's as published. What the paper calls Laplace, linear, "
+        "absolute and predicted is our reading of it; it gives no formulas.",
+    )
+
+
+def _difference(row: BootstrapDifference) -> tuple[str, str, str]:
+    return f"{row.difference:+.2f}", f"{row.low:+.2f} … {row.high:+.2f}", f"{row.p_value:.3f}"
+
+
+def _verdict(results: Results) -> str:
+    """How often GMA is better or worse beyond chance."""
+    equal = [pair.bleu for pair in results.comparisons if pair.is_equal]
+    above, below = sum(bleu.low > 0 for bleu in equal), sum(bleu.high < 0 for bleu in equal)
+    return (
+        f"Of {len(equal)} pairs with equal lag, the interval lies above 0 (GMA better) in {above}, below 0 (Wait-k "
+        f"better) in {below}."
+    )
+
+
+def _paper_latency(row: Row) -> tuple[str, ...]:
+    point = row.point
+    return tuple(f"{value:.2f}" for value in (point.paper_al, point.paper_ap, point.paper_dal, point.paper_cw))
+
+
+def _not_comparable(corpus: str) -> str:
+    pair = "" if "De→En" in corpus else "another language pair, "
+    return f"no: {pair}another corpus, larger model, other BLEU"
+
+
+def _range(rows: Sequence[Row], swept: bool = False) -> str:
+    """The δ that a model was trained with, or is swept over."""
+    if not rows:
+        return ""
+    deltas = [row.point.delta for row in rows]
+    if swept:
+        return f"{min(deltas):g} to {max(deltas):g}"
+    chosen = next(override for override in rows[0].model.overrides if override.startswith("attention.delta="))
+    return chosen.partition("=")[2]
+
+
+def _step_cells(sizes: StepSizes) -> tuple[str, ...]:
+    return f"{sizes.mean:.2f}", f"{sizes.deviation:.2f}", *(f"{share:.1%}" for share in sizes.shares)
+
+
+def _minutes(results: Results, *names: str) -> list[str]:
+    """By the clock, and of all processors; nothing where a kill has left no record."""
+    spent = [results.times[name] for name in names if name in results.times]
+    return [f"{sum(seconds[kind] for seconds in spent) / 60:.1f}" if spent else NOTHING for kind in ("wall", "cpu")]

@@ -1,0 +1,23 @@
+"""The policies: ways of attending to a source that is still arriving."""
+
+from gma.policies.base import CrossAttention, LatencyError, Source
+from gma.policies.gaussian import GaussianCrossAttention
+from gma.policies.monotonic import MonotonicCrossAttention
+from gma.policies.offline import OfflineCrossAttention
+from gma.policies.wait_k import WaitKCrossAttention
+
+POLICIES: dict[str, type[CrossAttention]] = {
+    policy.name: policy
+    for policy in (GaussianCrossAttention, WaitKCrossAttention, MonotonicCrossAttention, OfflineCrossAttention)
+}
+
+__all__ = [
+    "POLICIES",
+    "CrossAttention",
+    "GaussianCrossAttention",
+    "LatencyError",
+    "MonotonicCrossAttention",
+    "OfflineCrossAttention",
+    "Source",
+    "WaitKCrossAttention",
+]

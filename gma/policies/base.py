@@ -1,0 +1,157 @@
+"""What a policy is: cross-attention that knows how much source each of its rows needs."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+import gma_kernels
+from gma.attention.alignment import Alignment, checked_delta
+from gma.attention.key_value_cache import KeyValueCache
+from gma.errors import UserError
+
+
+class LatencyError(UserError, ValueError):
+    """A latency that a policy cannot keep."""
+
+
+class Source(NamedTuple):
+    """The source as rows of the decoder find it."""
+
+    lengths: Tensor  # [B], |x|; more than any row can need while the source has not ended
+    arrived: Tensor  # [B], the tokens that are there
+    part: Callable[[int], Tensor]  # by its place in `project`'s result: [B, at least the longest arrived, H, D]
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention from target to source. A policy says by `align` how much of the source each row uses.
+
+    The same `align` serves training, where all rows come at once and |x| is known, and decoding, where a row comes at
+    a time and the source may not have ended: `visible` is then what the row waits for, and `resume` looks again when
+    that has arrived.
+
+    Args:
+        prior: the operator's position prior; 'none' for plain attention.
+        queries, memories: how many projections there are of the target, and of the source: the first of the one, and
+            the first two of the other, are attention's query, key and value; more are the policy's own.
+
+    Attributes:
+        name: in settings and messages.
+        summary: the policy in one line.
+        latency_symbol: what can be chosen when translating, as `delta`; None for a policy with nothing to choose.
+        usual_latencies: those of a curve.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    latency_symbol: ClassVar[str | None] = None
+    usual_latencies: ClassVar[tuple[float, ...]] = ()
+
+    def __init__(
+        self, width: int, heads: int, dropout: float, prior: str, backend: str, queries: int = 1, memories: int = 2
+    ):
+        super().__init__()
+        self.heads, self.head_dim = heads, width // heads
+        self.queries, self.memories = queries, memories
+        self.dropout, self.prior, self.backend = dropout, prior, backend
+        self.query = nn.Linear(width, queries * width)
+        self.memory = nn.Linear(width, memories * width)
+        self.output = nn.Linear(width, width)
+        for weight in (*self.query.weight.split(width), *self.memory.weight.split(width)):
+            # as nn.MultiheadAttention does for its three joint projections
+            nn.init.xavier_uniform_(weight, gain=2**-0.5)
+        nn.init.xavier_uniform_(self.output.weight)
+        for projection in (self.query, self.memory, self.output):
+            nn.init.zeros_(projection.bias)
+
+    @classmethod
+    def checked_latency(cls, delta: float) -> float:
+        """The latency asked for, if this policy can keep it."""
+        delta = checked_delta(delta)
+        if cls.latency_symbol is None:
+            raise LatencyError(
+                f"delta is {delta:g}, but the policy {cls.name!r} has none to choose when translating; leave it out"
+            )
+        return delta
+
+    @classmethod
+    def drawn_latency(cls, low: float, high: float, share: float, longest: int) -> float:
+        """The latency at a share, 0 ≤ share < 1, of a range, for a batch whose longest source has so many tokens."""
+        return low + (high - low) * share
+
+    def align(self, query: Tensor, source: Source, previous: Tensor | None, delta: float | Tensor | None) -> Alignment:
+        """Where each row looks and how many source tokens it needs.
+
+        Args:
+            query: [B, T, queries · E], projected.
+            previous: `position` of the row before the first, [B, 1 or H]; NaN, or None for all, at the start.
+            delta: the latency to keep, one for all or [B]; None for the configured one.
+        """
+        raise NotImplementedError
+
+    def resume(self, query: Tensor, source: Source, alignment: Alignment) -> Alignment:
+        """The alignment of rows that have waited, now that what they asked for has arrived, or the source has ended."""
+        return within(alignment, source.lengths)
+
+    def auxiliary_loss(
+        self, alignments: Sequence[Alignment], source_lengths: Tensor, target_lengths: Tensor
+    ) -> Tensor | None:
+        """What a policy adds to the loss in training, summed over sentences; None for nothing.
+
+        alignments: of all layers.
+        """
+        return None
+
+    def forward(
+        self,
+        hidden: Tensor,
+        states: Tensor,
+        source_lengths: Tensor,
+        delta: float | Tensor | None = None,
+        shared: Alignment | None = None,
+    ) -> tuple[Tensor, Alignment]:
+        """All rows at once: [B, T, E] attended from `hidden` [B, T, E] to the encoder's `states` [B, S, E].
+
+        shared: another layer's alignment, used instead of one's own.
+        """
+        query, memory = self.query(hidden), self.project(states)
+        if shared is None:
+            alignment = self.align(query, Source(source_lengths, source_lengths, memory.__getitem__), None, delta)
+        else:
+            alignment = shared
+        context = gma_kernels.gaussian_attention(
+            self.split_heads(query),
+            *(part.transpose(1, 2) for part in memory[:2]),
+            *alignment[:3],
+            prior=self.prior,
+            dropout_p=self.dropout if self.training else 0.0,
+            backend=self.backend,
+        )
+        return self.output(context.transpose(1, 2).flatten(2)), alignment
+
+    def weights(self, hidden: Tensor, states: Tensor, alignment: Alignment) -> Tensor:
+        """The posterior attention behind `forward`, [B, H, T, S], for people to look at."""
+        key = self.project(states)[0]
+        query = self.split_heads(self.query(hidden))
+        return gma_kernels.attention_weights(
+            query, key.transpose(1, 2), *alignment[:3], prior=self.prior, backend=self.backend
+        )
+
+    def attend(self, query: Tensor, cache: KeyValueCache, rows: Tensor, alignment: Alignment) -> Tensor:
+        """One row of each of some sentences: [n, 1, E] from projected queries to what the cache holds."""
+        context = cache.attend(self.split_heads(query), rows, *alignment[:3], self.prior, self.backend)
+        return self.output(context.transpose(1, 2).flatten(2))
+
+    def project(self, states: Tensor) -> tuple[Tensor, ...]:
+        """Keys, values and the policy's own projections of encoder states [B, S, E], [B, S, H, D] each."""
+        return self.memory(states).unflatten(2, (self.memories, self.heads, self.head_dim)).unbind(2)
+
+    def split_heads(self, query: Tensor, which: int = 0) -> Tensor:
+        """One of the projections, [B, T, queries · E] → [B, H, T, D], a view."""
+        return query.unflatten(2, (self.queries, self.heads, self.head_dim))[:, :, which].transpose(1, 2)
+
+
+def within(alignment: Alignment, source_lengths: Tensor) -> Alignment:
+    """The same with no row seeing more than |x|."""
+    longest = source_lengths.to(alignment.visible.dtype)[:, None, None]
+    return alignment._replace(visible=alignment.visible.minimum(longest))

@@ -1,0 +1,1 @@
+"""Text and tokens: reading lines, splitting words, vocabularies."""

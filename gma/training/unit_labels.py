@@ -1,0 +1,100 @@
+"""Meaning units: where a source can be cut and what has been heard be translated for good (Zhang et al., 2020).
+
+Let ŷ be the greedy translation of the whole source x, and c the part of it that is committed, at first nothing. A
+prefix x≤t, counted in words, is a meaning unit if its own greedy translation, as a sentence that ends there and whose
+translation begins with c, ends by itself and is a prefix of ŷ. That translation is c from then on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from gma.decoding import greedy as search
+from gma.decoding.greedy import Hypothesis
+from gma.model.transformer import Transformer
+from gma.text.tokenizer import BOS, EOS, Vocabulary
+from gma.training.segmenter import padded, word_ends
+
+# padded tokens of a batch of prefixes, both sides together
+TOKENS = 4096
+
+
+class Prefix(NamedTuple):
+    sentence: int
+    length: int  # in source tokens
+
+
+def label(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
+    *,
+    slots: int = 64,
+    progress: Callable[[int], None] = lambda count: None,
+) -> list[list[bool]]:
+    """Whether a meaning unit ends with each word of each source.
+
+    As long as the translation of a prefix agrees with ŷ, it is what comes of forcing ŷ. So one masked pass over ŷ for
+    every prefix finds all units, many prefixes in a batch; none is decoded step by step.
+
+    Args:
+        model: one that waits for the whole source.
+        sources: token ids that end in EOS.
+        vocabulary: the source's.
+        slots: sentences decoded together.
+        progress: is told how many sentences have just been translated, and then how many words labelled.
+    """
+    whole = search.greedy(model, sources, slots=slots, finished=progress)
+    lengths = [word_ends(source, vocabulary) for source in sources]
+    following: list[dict[int, list[int]]] = [{} for _ in sources]
+    for batch in _batches(lengths, whole):
+        for prefix, tokens in zip(batch, _following(model, batch, sources, whole)):
+            following[prefix.sentence][prefix.length] = tokens
+        progress(len(batch))
+    return [_units(*sentence) for sentence in zip(whole, lengths, following)]
+
+
+def _units(whole: Hypothesis, lengths: list[int], following: dict[int, list[int]]) -> list[bool]:
+    """following: of each prefix, by its length, the best token after every place of ŷ."""
+    units, committed = [], 0
+    for length in lengths:
+        best, end = following[length], committed
+        while end < len(whole.tokens) and best[end] == whole.tokens[end]:
+            end += 1
+        # a longer one would have been cut off
+        is_unit = best[end] == EOS and end <= search.length_limit(length + 1)
+        units.append(is_unit)
+        committed = end if is_unit else committed
+    return units
+
+
+@torch.no_grad()
+def _following(
+    model: Transformer, batch: Sequence[Prefix], sources: Sequence[Sequence[int]], whole: Sequence[Hypothesis]
+) -> list[list[int]]:
+    """For each prefix, the best token after every place of ŷ: [n][T]."""
+    device = model.project.weight.device
+    source = padded([[*sources[prefix.sentence][: prefix.length], EOS] for prefix in batch], device)
+    target = padded([[BOS, *whole[prefix.sentence].tokens] for prefix in batch], device)
+    lengths = torch.tensor([prefix.length + 1 for prefix in batch], device=device)
+    return model(source, lengths, target).logits.argmax(dim=2).tolist()
+
+
+def _batches(lengths: Sequence[Sequence[int]], whole: Sequence[Hypothesis]) -> Iterator[list[Prefix]]:
+    """All prefixes, those of like length together."""
+
+    def size(prefix: Prefix) -> tuple[int, int]:
+        return len(whole[prefix.sentence].tokens), prefix.length
+
+    prefixes = [Prefix(sentence, length) for sentence, ends in enumerate(lengths) for length in ends]
+    batch: list[Prefix] = []
+    for prefix in sorted(prefixes, key=size):
+        # target lengths ascend; source lengths do so only among equal ones
+        tokens = size(prefix)[0] + max(length for _, length in (*batch, prefix)) + 2
+        if batch and tokens * (len(batch) + 1) > TOKENS:
+            yield batch
+            batch = []
+        batch.append(prefix)
+    if batch:
+        yield batch
