@@ -31,7 +31,8 @@ def gaussian_attention(
 ) -> Tensor:
     """Attention with a learned position prior: softmax_j(scale · q·k_j + log prior(j; center, width)) @ value.
 
-    Row i sees the source positions j = 1 … visible_i and nothing else; one that sees nothing gives zeros.
+    Row i sees the source positions j = 1 … visible_i and nothing else. One that sees nothing gives zeros, and NaN in
+    its query, center, width or gradient spoils nothing.
     Differentiable in query, key, value, center and width.
 
     Args:
@@ -58,7 +59,7 @@ def gaussian_attention(
         such an output cannot be resized in place.
     """
     _check_is_tensor("query", query)
-    name = choose_backend(backend, query.device.type, query.dtype)
+    name = choose_backend(backend, query.device, query.dtype)
     # the extension's kernels check all tensors themselves, and a decoding step would feel a second time
     checked_by_kernel = name in ("native", "cuda") and type(query) is Tensor and not is_compiling()
     if not checked_by_kernel:
@@ -91,7 +92,7 @@ def attention_weights(
     """
     _check_tensors(query, key, center, width, visible)
     index, scale = _check_settings(query, prior, scale)
-    operators = operators_of(choose_backend(backend, query.device.type, query.dtype))
+    operators = operators_of(choose_backend(backend, query.device, query.dtype))
     return operators.weights(query, key, center, width, visible, index, scale)
 
 

@@ -17,11 +17,11 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 class BackendStatus(NamedTuple):
-    """Whether a backend can be used here; if not, `reason` says why and what to do about it."""
+    """Whether a backend can be used here; if not, or not on every GPU, `reason` says why and what to do about it."""
 
     available: bool
     reason: str
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # "any", a type such as "cuda", or single ones such as "cuda:0"
     dtypes: tuple[str, ...]
 
 
@@ -48,15 +48,15 @@ def _triton() -> BackendStatus:
     if not torch.cuda.is_available():
         reason = "triton is installed, but torch finds no GPU: install a driver and a build of torch for your GPU"
         return BackendStatus(False, f"{reason}, or use backend='auto'", ("cuda",), DTYPES)
+    unfit = {}
     for index in range(torch.cuda.device_count()):
         capability = torch.cuda.get_device_capability(index)
         if torch.version.hip is None and capability < (8, 0):
-            reason = (
-                f"cuda:{index} has compute capability {capability[0]}.{capability[1]}, and Triton serves 8.0 and above"
+            unfit[index] = (
+                f"cuda:{index} has compute capability {'{}.{}'.format(*capability)}, and Triton serves 8.0 and above; "
+                "leave the device out of CUDA_VISIBLE_DEVICES, or use backend='auto'"
             )
-            remedy = "leave the device out of CUDA_VISIBLE_DEVICES, or use backend='reference'"
-            return BackendStatus(False, f"{reason}; {remedy}", ("cuda",), DTYPES)
-    return BackendStatus(True, f"triton {_triton_version()}", ("cuda",), DTYPES)
+    return status_of_gpus(f"triton {_triton_version()}", torch.cuda.device_count(), unfit)
 
 
 def _triton_version() -> str:
@@ -68,8 +68,16 @@ def _triton_version() -> str:
 
 
 def _cuda() -> BackendStatus:
-    available, reason = cuda.status()
-    return BackendStatus(available, reason, ("cuda",), DTYPES)
+    return status_of_gpus(*cuda.status())
+
+
+def status_of_gpus(reason: str, count: int, unfit: dict[int, str]) -> BackendStatus:
+    """Of a GPU backend on a machine with `count` GPUs. unfit: why some cannot be used; one that can is enough."""
+    fit = [index for index in range(count) if index not in unfit]
+    if not fit:
+        return BackendStatus(False, "; ".join(unfit.values()) or reason, ("cuda",), DTYPES)
+    devices = tuple(f"cuda:{index}" for index in fit) if unfit else ("cuda",)
+    return BackendStatus(True, "; ".join([reason, *unfit.values()]), devices, DTYPES)
 
 
 PROBES: dict[str, Callable[[], BackendStatus]] = {
@@ -93,8 +101,8 @@ def backends() -> dict[str, BackendStatus]:
     return {name: probe() for name, probe in PROBES.items()}
 
 
-def choose_backend(name: str, device: str, dtype: torch.dtype) -> str:
-    """The backend for a call on tensors of this device type and dtype. Raises rather than replace one asked for."""
+def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The backend for a call on tensors of this device and dtype. Raises rather than replace one asked for."""
     if name == "auto":
         return _automatic(device, dtype)
     if not isinstance(name, str) or name not in PROBES:
@@ -102,12 +110,13 @@ def choose_backend(name: str, device: str, dtype: torch.dtype) -> str:
     status = _status(name)
     if not status.available:
         raise BackendUnavailable(f"backend '{name}' is not available: {status.reason}")
-    if "any" not in status.devices and device not in status.devices:
+    if not _serves_device(status, device):
+        why = f" ({status.reason})" if any(x.startswith(device.type) for x in status.devices) else ""
         raise BackendUnavailable(
-            f"backend '{name}' serves {' and '.join(status.devices)} tensors and was given {device} tensors; "
+            f"backend '{name}' serves {' and '.join(status.devices)} tensors and was given {device} tensors{why}; "
             "move them, or use backend='auto'"
         )
-    if not _serves(status, dtype):
+    if not _serves_dtype(status, dtype):
         raise BackendUnavailable(
             f"backend '{name}' serves {', '.join(status.dtypes)} and was given {dtype} tensors; "
             "convert them, or use backend='auto'"
@@ -119,21 +128,26 @@ def choose_backend(name: str, device: str, dtype: torch.dtype) -> str:
 choose_backend._dynamo_marked_constant = True
 
 
-def _serves(status: BackendStatus, dtype: torch.dtype) -> bool:
+def _serves_device(status: BackendStatus, device: torch.device) -> bool:
+    return not {"any", device.type, str(device)}.isdisjoint(status.devices)
+
+
+def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
     # whatever is no operand at all is refused later, by name
     return dtype is not torch.float64 or "float64" in status.dtypes
 
 
 @functools.cache
-def _automatic(device: str, dtype: torch.dtype) -> str:
-    preferred = PREFERENCE.get(device, ())
+def _automatic(device: torch.device, dtype: torch.dtype) -> str:
+    preferred = PREFERENCE.get(device.type, ())
     reasons = []
     for name in preferred:
         status = _status(name)
-        if status.available and device in status.devices and _serves(status, dtype):
+        if status.available and _serves_device(status, device) and _serves_dtype(status, dtype):
             return name
         if status.available:
-            reasons.append(f"{name}: serves {', '.join(status.dtypes)} on {' and '.join(status.devices)}")
+            served = f"serves {', '.join(status.dtypes)} on {' and '.join(status.devices)}"
+            reasons.append(f"{name}: {served}, {status.reason}")
         else:
             reasons.append(f"{name}: {status.reason}")
     why = "; ".join(reasons) or "no fused backend serves it"

@@ -1,4 +1,4 @@
-"""The CUDA backend: whether its kernels are in the compiled extension, and whether they fit this machine."""
+"""The CUDA backend: whether its kernels are in the compiled extension, and which GPUs of this machine they fit."""
 
 import re
 from pathlib import Path
@@ -17,25 +17,27 @@ REMEDY = (
 ON_A_CHIP = {(8, 7), (10, 1)}
 
 
-def status() -> tuple[bool, str]:
-    """Whether the kernels can be used, and on which devices or why not. Takes no memory on a device."""
+def status() -> tuple[str, int, dict[int, str]]:
+    """What is there or why nothing is, the number of GPUs, and why some are not served. Takes no memory on a device."""
     if extension is None:
-        return False, "the compiled extension is missing, see backend 'native'; install that first"
+        return "the compiled extension is missing, see backend 'native'; install that first", 0, {}
     architectures = extension.build_facts()["cuda_architectures"]
     if not architectures:
         reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else "it is not in the compiled extension"
-        return False, f"{reason}; {REMEDY}"
+        return f"{reason}; {REMEDY}", 0, {}
     if torch.version.cuda is None:
-        return False, f"torch {torch.__version__} is a build without CUDA; install one of https://pytorch.org with it"
+        return f"torch {torch.__version__} is a build without CUDA; install one of https://pytorch.org with it", 0, {}
     try:
         devices = extension.cuda_devices()
     except RuntimeError as error:
-        return False, str(error)
+        return str(error), 0, {}
+    unfit = {}
     for index, (name, *capability) in enumerate(devices):
         if not fits(tuple(capability), architectures):
             device = f"cuda:{index} ({name}) has compute capability {capability[0]}.{capability[1]}"
-            return False, f"{device}, and the extension was built for {architectures}; {_unfit_remedy(*capability)}"
-    return True, f"{', '.join(name for name, *_ in devices)}; built for compute capability {architectures}"
+            unfit[index] = f"{device}, and the extension was built for {architectures}; {_unfit_remedy(*capability)}"
+    names = ", ".join(name for index, (name, *_) in enumerate(devices) if index not in unfit)
+    return f"{names}; built for compute capability {architectures}", len(devices), unfit
 
 
 def _unfit_remedy(major: int, minor: int) -> str:

@@ -163,7 +163,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, center and width, each in its own shape."""
     posterior, _ = _posterior(query, key, center, width, visible, prior, scale)
-    grad_context = grad_context.to(posterior.dtype)
+    grad_context = _of_seeing_rows(grad_context, visible).to(posterior.dtype)
     grad_posterior = grad_context @ _heard(value, visible).to(posterior.dtype).mT
     dropped = posterior
     if seed is not None:
@@ -190,9 +190,8 @@ def weights_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, center and width through the posterior itself."""
     dtype = accumulation_dtype(query.dtype)
-    return _backward_posterior(
-        grad_weights.to(dtype), posterior.to(dtype), query, key, center, width, visible, prior, scale
-    )
+    grad_posterior = _of_seeing_rows(grad_weights, visible).to(dtype)
+    return _backward_posterior(grad_posterior, posterior.to(dtype), query, key, center, width, visible, prior, scale)
 
 
 def rows_before_heads(x: Tensor) -> Tensor:
@@ -208,7 +207,8 @@ def _posterior(
     position = _positions(key, dtype)
     blind = visible <= 0
     log_prior = Prior(prior, position, *_harmless(blind, center, width), visible.clamp(max=key.shape[2])).log()
-    logits = (query.to(dtype) * scale) @ _heard(key, visible).to(dtype).mT + log_prior
+    seeing = _of_seeing_rows(query, visible).to(dtype)
+    logits = (seeing * scale) @ _heard(key, visible).to(dtype).mT + log_prior
     # a row that sees nothing keeps position 1, so that its softmax and gradients are finite, and is zeroed afterwards
     hidden = position > visible.clamp(min=1)[..., None]
     logits = logits.masked_fill(hidden, -math.inf)
@@ -229,9 +229,10 @@ def _backward_posterior(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = posterior.dtype
+    seeing = _of_seeing_rows(query, visible).to(dtype)
     grad_logits = posterior * (grad_posterior - (posterior * grad_posterior).sum(dim=-1, keepdim=True))
     grad_query = rows_before_heads((scale * (grad_logits @ _heard(key, visible).to(dtype))).to(query.dtype))
-    grad_key = rows_before_heads((scale * (grad_logits.mT @ query.to(dtype))).to(key.dtype))
+    grad_key = rows_before_heads((scale * (grad_logits.mT @ seeing)).to(key.dtype))
     harmless = _harmless(visible <= 0, center, width)
     slopes = Prior(prior, _positions(key, dtype), *harmless, visible.clamp(max=key.shape[2]))
     grad_center = (grad_logits * slopes.by_center()).sum(dim=-1)
@@ -250,6 +251,11 @@ def _heard(x: Tensor, visible: Tensor) -> Tensor:
     used = visible.amax(dim=2, keepdim=True)
     position = torch.arange(x.shape[2], device=x.device)
     return torch.where((position < used)[..., None], x, 0.0)
+
+
+def _of_seeing_rows(x: Tensor, visible: Tensor) -> Tensor:
+    """[B, H, T, …] with rows that see nothing set to 0: padding may hold anything, NaN included."""
+    return torch.where((visible > 0)[..., None], x, 0.0)
 
 
 def _harmless(blind: Tensor, center: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:

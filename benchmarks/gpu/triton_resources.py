@@ -135,7 +135,7 @@ def launches(problem: Problem, choose=lambda kernel, options: options[0]) -> Ite
         element = problem.query.element_size()
         return choose(kernel, tile_sizes.candidates(kernel, problem.columns, element, rows, problem.seed is not None))
 
-    if rows == 1:
+    if rows == 1 and problem.seed is None:
         yield from zip(("decode", "join"), launch.decode(problem, context, by_row))
         return
     yield "forward", launch.forward(problem, tile("forward"), context, by_row)

@@ -90,7 +90,7 @@ def test_overhead_of_one_call(benchmark):
     nothing = p._replace(visible=torch.zeros_like(p.visible))
 
     def prepare():
-        choose_backend("native", p.query.device.type, p.query.dtype)
+        choose_backend("native", p.query.device, p.query.dtype)
         _check_settings(p.query, "gaussian", None)
         _dropout_seed(p.query, 0.0, None)
 

@@ -121,10 +121,11 @@ def _product(a, b, COLUMNS: tl.constexpr):
     """a bᵀ. The longest sums of float32 are made in parts: added up one by one, their errors are too large."""
     if COLUMNS < 256 or a.dtype != tl.float32:
         return tl.dot(a, tl.trans(b), input_precision="ieee")
-    parts: tl.constexpr = COLUMNS // 32
-    left = tl.permute(tl.reshape(a, (a.shape[0], parts, 32)), (1, 0, 2))
-    right = tl.permute(tl.reshape(b, (b.shape[0], parts, 32)), (1, 2, 0))
-    return tl.sum(tl.dot(left, right, input_precision="ieee"), 0)
+    else:  # the compiler looks at what follows a conditional return
+        parts: tl.constexpr = COLUMNS // 32
+        left = tl.permute(tl.reshape(a, (a.shape[0], parts, 32)), (1, 0, 2))
+        right = tl.permute(tl.reshape(b, (b.shape[0], parts, 32)), (1, 2, 0))
+        return tl.sum(tl.dot(left, right, input_precision="ieee"), 0)
 
 
 @triton.jit(do_not_specialize=["rows", "keys", "drop_below"])
@@ -208,11 +209,13 @@ def _keys_tile(
     row = first + tl.arange(0, ROWS)
     seen = load_visible(visible, visible_strides, batch, head, row, end, keys)
     prior, _ = load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR)
+    # a row that sees nothing may hold anything, and is not read; of whole tiles every row sees something
+    read = row if WHOLE else tl.where(seen > 0, row, end)
     place_of_row = row_offsets(index, row, rows)
-    normaliser = tl.load(logsumexp + place_of_row, mask=row < end, other=0.0)
-    row_sum = tl.load(row_sums + place_of_row, mask=row < end, other=0.0)
-    q = load_tile(query, query_strides, batch, head, row, end, HEAD_SIZE, HEAD_BLOCK, False)
-    grad = load_tile(grad_context, grad_context_strides, batch, head, row, end, VALUE_SIZE, VALUE_BLOCK, False)
+    normaliser = tl.load(logsumexp + place_of_row, mask=read < end, other=0.0)
+    row_sum = tl.load(row_sums + place_of_row, mask=read < end, other=0.0)
+    q = load_tile(query, query_strides, batch, head, read, end, HEAD_SIZE, HEAD_BLOCK, False)
+    grad = load_tile(grad_context, grad_context_strides, batch, head, read, end, VALUE_SIZE, VALUE_BLOCK, False)
     logits = tl.dot(k, tl.trans(q), input_precision="ieee") * scale
     logits += log_prior(as_row(prior), position[:, None], PRIOR)
     weights = exponential(logits - normaliser[None, :])

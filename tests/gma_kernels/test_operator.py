@@ -10,7 +10,17 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.support.numerics import DTYPES, GRADIENTS, HEAD_LAYOUTS, PRIORS, Inputs, lay_out, lay_out_rows, simple_inputs
+from tests.support.numerics import (
+    DTYPES,
+    GRADIENTS,
+    HEAD_LAYOUTS,
+    PRIORS,
+    Inputs,
+    lay_out,
+    lay_out_rows,
+    poison_blind_rows,
+    simple_inputs,
+)
 
 RAGGED = torch.tensor([[[0, 1, 7, 3, 9]], [[7, 0, 2, 0, 5]]], dtype=torch.int32)
 
@@ -49,6 +59,40 @@ def test_rows_that_see_nothing_are_zero_and_ignore_their_center_and_width(backen
         assert not x.masked_select(dead[..., None]).any()
     for x in (grad_center, grad_width):
         assert not x.masked_select(dead).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("prior", PRIORS)
+def test_rows_that_see_nothing_poison_nothing(backend, prior, dtype):
+    inputs = simple_inputs(dtype=dtype, visible=RAGGED)
+    grad = torch.linspace(-1, 1, 2 * 3 * 5 * 6).reshape(2, 3, 5, 6).to(dtype)
+    grad_weights = torch.linspace(-1, 1, 2 * 3 * 5 * 7).reshape(2, 3, 5, 7).to(dtype)
+    for settings in ({}, {"dropout_p": 0.2, "seed": 4}):
+        clean = attend_and_differentiate(inputs, grad, prior=prior, backend=backend, **settings)
+        spoiled, bad_grad = poison_blind_rows(inputs, grad)
+        assert_same_bits(attend_and_differentiate(spoiled, bad_grad, prior=prior, backend=backend, **settings), clean)
+
+    def weights(inputs: Inputs, grad: torch.Tensor) -> list[torch.Tensor]:
+        leaves = inputs.leaves()
+        found = gma_kernels.attention_weights(*leaves.without_value(), prior=prior, backend=backend)
+        return [found, *torch.autograd.grad(found, (*leaves[:2], *leaves[3:5]), grad, materialize_grads=True)]
+
+    for clean, spoiled in zip(weights(inputs, grad_weights), weights(*poison_blind_rows(inputs, grad_weights))):
+        assert torch.equal(clean, spoiled)
+
+
+def test_rows_that_see_nothing_poison_no_second_derivative():
+    inputs = simple_inputs(visible=RAGGED)
+
+    def second(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        leaves = inputs.leaves()
+        context = gma_kernels.gaussian_attention(*leaves, backend="reference")
+        first = torch.autograd.grad(context.square().sum(), leaves[:5], create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves[:5])
+
+    spoiled, _ = poison_blind_rows(inputs, inputs.query)
+    for clean, got in zip(second(inputs), second(spoiled)):
+        assert torch.equal(clean, got)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,7 +1,7 @@
 """Builds the emulated CUDA kernels, and runs cases on them.
 
-The kernels are compiled as ordinary C++ against tests/gma_kernels/cuda/emulator and run in a process of their own, on CPU
-memory: a kernel that dead-locks or leaves its memory ends that process, not the tests, and the same cases run under
+The kernels are compiled as ordinary C++ against tests/gma_kernels/cuda/emulator and run in a process of their own, on
+CPU memory: a kernel that dead-locks or leaves its memory ends that process, not the tests, and the same cases run under
 AddressSanitizer and ThreadSanitizer.
 
 The files in between are little-endian. Cases: their number, then for each the 64-bit numbers of `_header`, and query,

@@ -270,6 +270,14 @@ def spoil_dead_rows(center: Tensor, width: Tensor, visible: Tensor) -> tuple[Ten
     return spoil(center, math.nan), spoil(width, -1.0)
 
 
+def poison_blind_rows(inputs: Inputs, grad: Tensor) -> tuple[Inputs, Tensor]:
+    """The same with NaN in all there is of rows that see nothing: query, center, width and incoming gradient."""
+    blind = inputs.visible == 0
+    query, grad = (x.masked_fill(blind[..., None], math.nan) for x in (inputs.query, grad))
+    center, width = (x.masked_fill(blind, math.nan) for x in (inputs.center, inputs.width))
+    return inputs._replace(query=query, center=center, width=width), grad
+
+
 def literal_three_steps(inputs: Inputs, prior: str, scale: float | None = None) -> Tensor:
     """The paper's posterior as it is written: soft attention, times the normalised truncated prior, renormalised."""
     position = torch.arange(1, inputs.key.shape[2] + 1, dtype=inputs.center.dtype)

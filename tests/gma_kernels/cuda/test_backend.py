@@ -1,8 +1,11 @@
 """What the CUDA backend says of builds and machines, played by a stand-in for the extension."""
 
+import importlib
+
 import pytest
 import torch
 
+import gma_kernels
 from gma_kernels import cuda
 
 BUILT = "8.0;9.0;10.0;12.0+PTX"
@@ -29,7 +32,8 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(cuda, "extension", extension)
         monkeypatch.setattr(torch.version, "cuda", version)
         monkeypatch.setattr(cuda, "REASON_FILE", tmp_path / "reason.txt")
-        return cuda.status()
+        status = gma_kernels.backends()["cuda"]
+        return status.available, status.reason
 
     return pretend
 
@@ -69,8 +73,23 @@ def test_no_driver_passes_on_what_the_runtime_says(machine):
     )
 
 
-def test_an_old_device_is_named_and_not_to_be_built_for(machine):
+def test_an_old_device_beside_a_good_one_costs_only_itself(machine):
     available, reason = machine(Extension(devices=[("NVIDIA A100", 8, 0), ("Tesla T4", 7, 5)]))
+    assert available
+    assert "NVIDIA A100" in reason
+    assert gma_kernels.backends()["cuda"].devices == ("cuda:0",)
+    module = importlib.import_module("gma_kernels.backends")
+    module._status.cache_clear()
+    try:
+        assert module.choose_backend("cuda", torch.device("cuda:0"), torch.float16) == "cuda"
+        with pytest.raises(gma_kernels.BackendUnavailable, match=r"serves cuda:0 .*given cuda:1 .*Tesla T4.*7\.5"):
+            module.choose_backend("cuda", torch.device("cuda:1"), torch.float16)
+    finally:
+        module._status.cache_clear()
+
+
+def test_an_old_device_is_named_and_not_to_be_built_for(machine):
+    available, reason = machine(Extension(devices=[("NVIDIA GTX", 6, 1), ("Tesla T4", 7, 5)]))
     assert not available
     assert "cuda:1 (Tesla T4) has compute capability 7.5" in reason
     assert "CUDA_VISIBLE_DEVICES" in reason

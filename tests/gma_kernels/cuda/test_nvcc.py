@@ -8,9 +8,9 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.gpu import cuda_resources
 import pytest
 
+from benchmarks.gpu import cuda_resources
 from tests.support.cuda_emulator import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc, of the CUDA toolkit, is not on the PATH")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu import triton_resources
+from benchmarks.gpu import compile_matrix, triton_resources
 from benchmarks.gpu.occupancy import PARTS, occupancy
 from benchmarks.gpu.traffic import diagonal, traffic
 from benchmarks.gpu.triton_resources import DTYPES, Compiled, compile_launch, example, launches
@@ -48,6 +48,21 @@ def test_16_bit_training_kernels_use_tensor_cores_and_spill_nothing(part, dtype,
     for name in TRAINING:
         assert found[name].resources.spills_bytes == 0, f"{name} spills {found[name].resources.spills_bytes} bytes"
         assert found[name].tensor_cores, f"{name} has no tensor-core instructions"
+
+
+@pytest.mark.parametrize("kind", compile_matrix.SAMPLE, ids=lambda kind: "-".join(map(str, kind)))
+def test_a_sample_of_all_kinds_of_calls_compiles(kind):
+    assert compile_matrix.refusals(kind) == []
+
+
+def test_the_sample_has_every_head_size_dtype_prior_row_count_and_part():
+    for values, sampled in zip(zip(*compile_matrix.MATRIX), zip(*compile_matrix.SAMPLE)):
+        assert set(sampled) == set(values)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_small_value_heads_can_be_trained(dtype):
+    assert set(TRAINING) <= set(compiled(dtype, 8, "8.0", rows=32, keys=32))
 
 
 @pytest.mark.slow

@@ -103,8 +103,8 @@ def test_float64_is_refused_by_name_and_stepped_over_by_auto(monkeypatch):
     monkeypatch.setattr(module, "_status", lambda name: pretended)
     module._automatic.cache_clear()
     with pytest.raises(gma_kernels.BackendUnavailable, match=r"'triton' serves float32 and was given torch.float64"):
-        module.choose_backend("triton", "cuda", torch.float64)
-    assert module.choose_backend("auto", "cuda", torch.float32) == "cuda"
+        module.choose_backend("triton", torch.device("cuda:0"), torch.float64)
+    assert module.choose_backend("auto", torch.device("cuda:0"), torch.float32) == "cuda"
     with pytest.warns(UserWarning, match="serves float32 on cuda"):
-        assert module.choose_backend("auto", "cuda", torch.float64) == "reference"
+        assert module.choose_backend("auto", torch.device("cuda:0"), torch.float64) == "reference"
     module._automatic.cache_clear()

@@ -8,7 +8,7 @@ import torch
 import gma_kernels
 from gma_kernels import triton as backend
 from gma_kernels.triton import tile_sizes
-from tests.support.numerics import GRADIENTS, PRIORS, Inputs, lay_out, lay_out_rows, simple_inputs
+from tests.support.numerics import GRADIENTS, PRIORS, Inputs, lay_out, lay_out_rows, poison_blind_rows, simple_inputs
 
 RAGGED = torch.tensor([[[0, 1, 7, 3, 9]], [[7, 0, 2, 0, 5]]], dtype=torch.int32)
 
@@ -55,6 +55,25 @@ def test_a_row_that_sees_nothing_among_rows_that_see_whole_tiles_spoils_no_gradi
         grad = torch.linspace(-1, 1, context.numel()).reshape(context.shape)
         for x, y in zip(gradients, torch.autograd.grad(expected, leaves[:5], grad)):
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("prior", ["gaussian", *(pytest.param(x, marks=pytest.mark.slow) for x in PRIORS[1:])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_that_see_nothing_poison_nothing(prior, dtype):
+    """Also among rows that see whole tiles, which are not masked."""
+    visible = torch.full((1, 1, 20), 70, dtype=torch.int32)
+    visible[0, 0, [0, 3, 17]] = 0
+    visible[0, 0, 5:9] = 40
+    inputs = simple_inputs(1, 2, 20, 70, 8, 8, dtype=dtype, visible=visible)
+    grad = torch.linspace(-1, 1, 1 * 2 * 20 * 8).reshape(1, 2, 20, 8).to(dtype)
+    for settings in ({}, {"dropout_p": 0.2, "seed": 4}):
+        clean = attend_and_differentiate(inputs, grad, prior=prior, **settings)
+        spoiled, bad_grad = poison_blind_rows(inputs, grad)
+        assert_same_bits(attend_and_differentiate(spoiled, bad_grad, prior=prior, **settings), clean)
+        weights, spoiled_weights = (
+            gma_kernels.attention_weights(*x.without_value(), prior=prior, backend="triton") for x in (inputs, spoiled)
+        )
+        assert torch.equal(weights, spoiled_weights)
 
 
 @pytest.mark.parametrize("empty", ["batch", "rows", "keys"])

@@ -18,12 +18,12 @@ SIZES = (33, 64, 128)  # every one is compiled anew for every prior, dtype and k
 CASES = 120
 
 
-@pytest.fixture
-def backend() -> str:
-    status = gma_kernels.backends()["triton"]
+@pytest.fixture(params=["cuda", "triton"])
+def backend(request) -> str:
+    status = gma_kernels.backends()[request.param]
     if not status.available:
-        pytest.skip(f"triton: {status.reason}")
-    return "triton"
+        pytest.skip(f"{request.param}: {status.reason}")
+    return request.param
 
 
 def on_gpu(x: torch.Tensor) -> torch.Tensor:
