@@ -11,8 +11,8 @@ import torch
 from benchmarks.suites.corpora import long_sources
 from benchmarks.suites.interleave import interleaved
 from gma.config.settings import AttentionSettings, ModelSettings
-from gma.decoding.batch import IncrementalBatch
 from gma.decoding.greedy import greedy
+from gma.decoding.incremental import IncrementalBatch
 from gma.model.transformer import Transformer
 from gma.text.tokenizer import BOS, EOS, PAD
 
@@ -63,7 +63,7 @@ def test_streams_together(benchmark, model):
     """Tokens per second of 64 streams in a batch against one stream after another."""
     sources = random_sources(SLOTS, 20)
     few = sources[:4]
-    with patch("gma.decoding.greedy.length_limit", lambda needed: max(needed, 20)):
+    with patch("gma.decoding.hypothesis.length_limit", lambda needed: max(needed, 20)):
         alone, together = greedy(model, sources, slots=1), greedy(model, sources, slots=SLOTS)
         refuse_if_different(alone, together)
         tokens = {"together": _steps(together), "alone": _steps(alone[: len(few)])}
@@ -90,7 +90,7 @@ def test_cached_against_recomputed(benchmark, model):
     def recompute():
         found["recomputed"] = [tokens for batch in sample for tokens in recomputed(model, batch)]
 
-    with patch("gma.decoding.greedy.length_limit", lambda needed: max(needed, 20)):
+    with patch("gma.decoding.hypothesis.length_limit", lambda needed: max(needed, 20)):
         greedy(model, sample[0], slots=SLOTS)
         times = interleaved(benchmark, {"cached": cached, "recomputed": recompute}, 2, warm=True)
         cut = [tokens[: len(hypothesis.tokens)] for tokens, hypothesis in zip(found["recomputed"], found["cached"])]
@@ -116,7 +116,7 @@ def recomputed(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
     states = model.encoder(torch.tensor([source + [PAD] * (longest - len(source)) for source in sources]), lengths)
     target = torch.full((len(sources), 1), BOS)
     for _ in range(longest + 1):
-        hidden, _ = model.decoder(target, states, lengths)
+        hidden = model.decoder(target, states, lengths)[-1].hidden
         target = torch.cat((target, model.project(hidden[:, -1]).argmax(dim=1, keepdim=True)), dim=1)
     return target[:, 1:].tolist()
 

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-import gma_kernels
 from gma.attention.alignment import without_prior
-from gma.attention.key_value_cache import KeyValueCache
+from gma.attention.memory import CachedRows, Memory, Past, Projections
 
 
 class SelfAttention(nn.Module):
@@ -24,34 +23,23 @@ class SelfAttention(nn.Module):
         nn.init.zeros_(self.input.bias)
         nn.init.zeros_(self.output.bias)
 
-    def forward(self, hidden: Tensor, visible: Tensor) -> Tensor:
-        """hidden: [B, T, E]; visible: int32 [B, 1, T]; returns [B, T, E]."""
-        query, key, value = (part.transpose(1, 2) for part in self._project(hidden))
-        context = gma_kernels.gaussian_attention(
-            query,
-            key,
-            value,
-            *without_prior(query, visible)[:3],
-            prior="none",
-            dropout_p=self.dropout if self.training else 0.0,
-            backend=self.backend,
-        )
-        return self.output(context.transpose(1, 2).flatten(2))
+    def forward(self, hidden: Tensor, visible: Tensor, past: Past | None = None) -> Tensor:
+        """[B, T, E] → [B, T, E]
 
-    def extend(self, hidden: Tensor, visible: Tensor, cache: KeyValueCache, rows: Tensor, start: Tensor) -> Tensor:
-        """`forward` for the next T positions of some sentences, whose earlier ones are in the cache.
-
-        hidden: [n, T, E]; visible: int32 [n, 1, T], earlier positions counted; rows, start: [n]; returns [n, T, E].
+        Args:
+            visible: int32 [B, 1, T], the positions each row sees; earlier ones in `past` count.
+            past: the cache that holds the earlier positions of these sentences, and takes the new ones; None if there
+                are none.
         """
-        query, key, value = self._project(hidden)
-        cache.write(rows, start, key, value)
+        query, *parts = self.input(hidden).unflatten(2, (3, self.heads, -1)).unbind(2)
+        memory: Memory = Projections(tuple(parts))
+        if past is not None:
+            past.cache.write(past.rows, past.start, *parts)
+            memory = CachedRows(past.cache, past.rows)
         query = query.transpose(1, 2)
-        context = cache.attend(query, rows, *without_prior(query, visible)[:3], "none", self.backend)
+        dropout_p = self.dropout if self.training else 0.0
+        context = memory.attend(query, without_prior(query, visible), "none", dropout_p, self.backend)
         return self.output(context.transpose(1, 2).flatten(2))
-
-    def _project(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Query, key and value, [B, T, H, D] each."""
-        return self.input(hidden).unflatten(2, (3, self.heads, -1)).unbind(2)
 
 
 def causal(batch: int, length: int, device: torch.device) -> Tensor:

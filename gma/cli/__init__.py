@@ -161,9 +161,9 @@ def segment(
     device: Device = "auto",
 ) -> None:
     """MU: teach a model that waits for the whole sentence to translate by meaning units."""
-    from gma.training import segment as segment_command
+    from gma.training import segmenter
 
-    segment_command.segment(model, output, console, limit=limit, device=device)
+    segmenter.segment(model, output, console, limit=limit, device=device)
 
 
 @app.command()
@@ -386,8 +386,7 @@ def config(
 def info() -> None:
     """Show versions, which backends of the attention operator can be used here and why, and the policies there are."""
     import gma
-    from gma.decoding.unit_batch import MeaningUnits
-    from gma.policies import POLICIES
+    from gma.policies import POLICIES, MeaningUnits
 
     console.print(
         f"gma {gma.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "

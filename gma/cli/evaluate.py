@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gma.decoding.unit_batch import check_can_force
 from gma.evaluation import evaluate as evaluation
 from gma.evaluation import tables as score_table
 from gma.evaluation import text as evaluation_text
@@ -52,7 +51,7 @@ def run(
         gold = evaluation.load_gold(alignments, one_based=one_based) if alignments else None
         loaded = directory.load(model, choose_device(device))
         if gold is not None:
-            check_can_force(loaded.model)
+            loaded.model.check_can_force()
         text = evaluation_text.load(loaded, source, reference)
         # before the work: what it cannot be compared with, or written to, should not cost it
         if other:

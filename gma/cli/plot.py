@@ -86,7 +86,7 @@ def attention(
     chosen = pair.layers if layer is None else layer
     if not 1 <= chosen <= pair.layers:
         raise PlotError(f"--layer is {chosen}; expected 1 to {pair.layers}")
-    has_positions = loaded.config.attention.policy == "gaussian"
+    has_positions = loaded.model.policy.has_positions
     symbol = loaded.model.policy.latency_symbol
     latency = f"{symbol} = {loaded.model.latency(delta):g}, " if symbol else ""
     figure = figures.sentence(
@@ -137,7 +137,7 @@ def token_labels(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[str]:
 
 
 def _check_positions(loaded: Loaded, model: Path) -> None:
-    policy, positions = loaded.model.policy.name, loaded.config.attention.positions
-    if policy != "gaussian" or positions != "incremental":
-        has = f"policy {policy!r}" if policy != "gaussian" else f"positions {positions!r}"
+    policy, positions = loaded.model.policy, loaded.config.attention.positions
+    if not policy.has_positions or positions != "incremental":
+        has = f"positions {positions!r}" if policy.has_positions else f"policy {policy.name!r}"
         raise PlotError(f"{model} has {has}; steps are taken by 'gaussian' with 'incremental' positions only")

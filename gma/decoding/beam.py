@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gma.decoding.batch import IncrementalBatch, Scores
-from gma.decoding.greedy import Hypothesis, length_limit, portions
+from gma.decoding.greedy import portions
+from gma.decoding.hypothesis import Hypothesis, length_limit
+from gma.decoding.incremental import IncrementalBatch, Scores
 from gma.model.transformer import Transformer
 from gma.text.tokenizer import EOS
 

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
-from gma.decoding.batch import IncrementalBatch
-from gma.decoding.unit_batch import open_batch
+from gma.decoding.batch import open_batch
+from gma.decoding.hypothesis import Hypothesis
+from gma.decoding.incremental import IncrementalBatch
 from gma.model.transformer import Transformer
 from gma.text.tokenizer import EOS
 
@@ -13,40 +13,6 @@ from gma.text.tokenizer import EOS
 LONG_SOURCE = 1024
 # source tokens of a sentence that is translated alone, its end included
 LONGEST_ALONE = 1 << 16
-
-
-def length_limit(needed: int) -> int:
-    """Steps after which a translation that has needed so many source tokens is cut off.
-
-    No natural one is that long, and a loop must end. What counts is the source used, not its length: a stream knows
-    the one as it goes and the other only at the end, and both must cut off at the same step.
-    """
-    return 2 * needed + 20
-
-
-@dataclass
-class Hypothesis:
-    """A translation, its steps in order; lists have an entry per step, the end-of-sentence step included."""
-
-    tokens: list[int] = field(default_factory=list)  # without the end-of-sentence
-    needed: list[int] = field(default_factory=list)  # source tokens used, g(i)
-    positions: list[list[float]] = field(default_factory=list)  # aligned position in every layer, 1-based
-    seconds: list[float] = field(default_factory=list)  # since the sentence was begun
-    furthest: int = 0  # the largest of `needed`
-    complete: bool = False  # ended by itself, and not by the limit
-
-    def step(self, token: int, needed: int, positions: list[float]) -> int:
-        """Append the best token; returns it, or EOS if the translation is too long already."""
-        self.needed.append(needed)
-        self.positions.append(positions)
-        self.furthest = max(self.furthest, needed)
-        if token == EOS:
-            self.complete = True
-        elif len(self.needed) > length_limit(self.furthest):
-            return EOS
-        else:
-            self.tokens.append(token)
-        return token
 
 
 def greedy(

@@ -26,9 +26,10 @@ from typing import NamedTuple
 import torch
 
 from gma.decoding import beam
-from gma.decoding.batch import UNKNOWN_LENGTH
-from gma.decoding.greedy import LONG_SOURCE, Hypothesis
-from gma.decoding.unit_batch import open_batch
+from gma.decoding.batch import open_batch
+from gma.decoding.greedy import LONG_SOURCE
+from gma.decoding.hypothesis import Hypothesis
+from gma.decoding.incremental import UNKNOWN_LENGTH
 from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import Loaded

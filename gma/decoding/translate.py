@@ -1,6 +1,5 @@
 """Translation of whole texts, many sentences at a time; words and delays are those of a stream."""
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from gma.decoding import beam as beams
 from gma.decoding import greedy as search
-from gma.decoding.greedy import Hypothesis
+from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
 from gma.model.directory import Loaded
 from gma.storage import atomic
@@ -169,12 +168,11 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
     if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
         raise TranslateError(f"beam is {beam!r}; expected a whole number, 1 or more")
-    delta, symbol = loaded.model.latency(delta), loaded.model.policy.latency_symbol
-    if beam == 1 or loaded.model.policy.name == "offline" or (symbol and delta == math.inf):
+    delta, policy = loaded.model.latency(delta), loaded.model.policy
+    if beam == 1 or policy.waits_for_all(delta):
         return
-    latency, whole = (f"at delta = {delta:g} ", ", or delta inf to wait for the whole source") if symbol else ("", "")
-    if symbol == "θ":
-        latency, whole = f"at θ = {delta:g} ", ""
+    latency = f"at {policy.latency_symbol} = {delta:g} " if policy.latency_symbol else ""
+    whole = f", or {policy.latency_symbol} = inf to wait for the whole source" if policy.can_wait_for_all else ""
     raise TranslateError(
         f"beam is {beam}, but {latency}this model writes while the source is still arriving, and a written word "
         f"stands: there is nothing to search. Use beam 1{whole}"

@@ -9,71 +9,18 @@ anew, in one pass, so that translating each prefix from scratch gives the same.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 
-from gma.attention.alignment import checked_delta, without_prior
+from gma.attention.alignment import without_prior
+from gma.attention.memory import CachedRows, Past
 from gma.attention.self_attention import causal
-from gma.decoding.batch import NOWHERE, IncrementalBatch, Scores
+from gma.decoding.incremental import NOWHERE, IncrementalBatch, Scores
 from gma.model.transformer import Transformer
-from gma.policies import LatencyError, OfflineCrossAttention
-from gma.text.tokenizer import BOS, EOS, PAD
-from gma.training.segmenter import Segmenter, SegmenterError, word_ends
-
-
-class MeaningUnits(OfflineCrossAttention):
-    """Plain attention to the whole source, of which no more has been heard than a unit ends with."""
-
-    name: ClassVar = "meaning_units"
-    summary: ClassVar = "MU: wait until a meaning unit ends, by a classifier's score of θ; made by `gma segment`"
-    latency_symbol: ClassVar = "θ"
-    usual_latencies: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
-
-    @classmethod
-    def checked_latency(cls, delta: float) -> float:
-        threshold = checked_delta(delta)
-        if not 0.0 < threshold < 1.0:
-            raise LatencyError(f"the threshold θ is {threshold:g}; expected a number between 0 and 1, both left out")
-        return threshold
-
-
-def check_can_segment(model: Transformer) -> None:
-    """SegmenterError unless the model can translate by meaning units."""
-    if model.policy is not OfflineCrossAttention:
-        raise SegmenterError(
-            f"the model's policy is {model.policy.name!r}; expected 'offline', which translates whatever it is given "
-            'as a whole: train one with attention.policy = "offline"'
-        )
-    if not model.encoder.causal:
-        raise SegmenterError(
-            "the model's encoder is bidirectional, and its states would change with every word; expected a causal one: "
-            'train with model.encoder = "causal"'
-        )
-
-
-def translate_by_units(model: Transformer, segmenter: Segmenter) -> None:
-    """Let a model that waits for the whole source write after every unit that `segmenter` finds."""
-    check_can_segment(model)
-    model.segmenter, model.policy, model.delta = segmenter, MeaningUnits, segmenter.threshold
-
-
-def can_force(model: Transformer) -> bool:
-    """Whether one masked pass makes the model write a given translation; else it is open which unit writes what."""
-    return model.policy is not MeaningUnits
-
-
-def check_can_force(model: Transformer) -> None:
-    if not can_force(model):
-        raise SegmenterError(
-            "the model translates by meaning units, and how much of a given translation each of them writes is open; "
-            "look at the offline model that it was made from instead"
-        )
-
-
-def open_batch(model: Transformer) -> IncrementalBatch:
-    """What the model's policy is decoded with."""
-    return UnitBatch(model) if model.policy is MeaningUnits else IncrementalBatch(model)
+from gma.policies import Segmenter
+from gma.text.padding import padded
+from gma.text.tokenizer import BOS, EOS
+from gma.text.words import source_word_ends
 
 
 @dataclass
@@ -94,8 +41,9 @@ class UnitBatch(IncrementalBatch):
 
     can_fork = False
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, segmenter: Segmenter):
         super().__init__(model)
+        self._segmenter = segmenter
         self._courses: dict[int, Course] = {}
 
     def open(self, delta: float | None = None) -> int:
@@ -178,11 +126,11 @@ class UnitBatch(IncrementalBatch):
 
         states: [n, T, E], of the slots in ascending order.
         """
-        scores = self.model.segmenter(states).tolist()
+        scores = self._segmenter(states).tolist()
         lengths = {}
         for slot, row in zip(sorted(unread), scores):
             threshold = self.sentences[slot].delta
-            ends = word_ends(unread[slot], self.model.segmenter.vocabulary)
+            ends = source_word_ends(unread[slot], self._segmenter.vocabulary)
             unit = next((end for end in ends if row[end - 1] >= threshold), None)
             if unit is not None:
                 lengths[slot] = unit
@@ -204,7 +152,7 @@ class UnitBatch(IncrementalBatch):
         rows = self._rows(slots)
         inputs = [[BOS, *self._courses[slot].committed[:-1]] for slot in slots]
         longest = max(map(len, inputs))
-        target = self._tensor([[*tokens, *[PAD] * (longest - len(tokens))] for tokens in inputs])
+        target = padded(inputs, rows.index.device)
         start = torch.zeros_like(rows.index)
         # what padding leaves behind is overwritten before it is seen
         seen = causal(*target.shape, target.device)
@@ -212,11 +160,9 @@ class UnitBatch(IncrementalBatch):
         hidden = self.model.decoder.embed.extend(target, start, longest - 1)
         for layer, own, source in zip(self.model.decoder.layers, self._self_caches, self._cross_caches):
             own.reserve(self._slots, longest)
-            attended = layer.self_attention.extend(hidden, seen, own, rows.index, start)
-            hidden = layer.self_attention_norm(hidden, attended)
-            query = layer.cross_attention.query(hidden)
-            attended = layer.cross_attention.attend(query, source, rows.index, without_prior(query, heard))
-            hidden = layer.feed_forward(layer.cross_attention_norm(hidden, attended))
+            front = layer.approach(hidden, seen, Past(own, rows.index, start))
+            memory = CachedRows(source, rows.index)
+            hidden = layer.attend(front, memory, without_prior(front.query, heard))
 
     def _end_unit(self, slot: int) -> None:
         """Take back the unit's end-of-sentence and read on."""

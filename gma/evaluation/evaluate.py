@@ -7,7 +7,6 @@ from itertools import accumulate
 from pathlib import Path
 
 from gma.decoding.translate import Translation, translate
-from gma.decoding.unit_batch import can_force
 from gma.errors import UserError
 from gma.evaluation import forced
 from gma.evaluation.instances import Instance, InstanceError, Scores, read_instances, score_instances
@@ -150,8 +149,7 @@ def evaluate(
     """
     if not 0 < words_per_second < math.inf:
         raise EvaluationError(f"words_per_second is {words_per_second}; expected a number above 0")
-    has_positions = loaded.config.attention.policy == "gaussian"
-    symbol = loaded.model.policy.latency_symbol
+    policy = loaded.model.policy
     latency = loaded.model.latency(delta)
     # before the long part, so that a wrong file is found at once
     links = None if gold is None else links_of(gold, text)
@@ -175,11 +173,11 @@ def evaluate(
         text=text.name,
         scores=score_instances(instances, lowercase=lowercase),
         instances=instances,
-        delta=None if symbol is None else latency,
-        latency_symbol=symbol,
+        delta=None if policy.latency_symbol is None else latency,
+        latency_symbol=policy.latency_symbol,
         paper=_paper_latency(translations),
-        past_the_end=_past_the_end(translations) if has_positions else None,
-        alignment=evaluate_alignment(loaded, text, links, delta=delta) if links and can_force(loaded.model) else None,
+        past_the_end=_past_the_end(translations) if policy.has_positions else None,
+        alignment=evaluate_alignment(loaded, text, links, delta=delta) if links and policy.can_be_forced else None,
         cut_off=sum(not translation.complete for translation in translations),
         left_out=text.lines - len(text.sources),
         slots=slots,
@@ -213,7 +211,7 @@ def evaluate_alignment(
 
     by_position = [scores([pair.links_by_position(layer) for pair in pairs]) for layer in layers]
     return AlignmentEvaluation(
-        tuple(by_position) if loaded.config.attention.policy == "gaussian" else (),
+        tuple(by_position) if loaded.model.policy.has_positions else (),
         tuple(scores([pair.links_by_posterior(layer) for pair in pairs]) for layer in layers),
         scores([forced.diagonal(len(pair.source_pieces), len(pair.target_pieces)) for pair in pairs]),
         corpus_gold_coverage([pair.delays for pair in pairs], [sentence.sure for sentence in gold]),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gma.decoding.unit_batch import check_can_force
 from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
 from gma.text.tokenizer import BOS, EOS, PAD
@@ -87,7 +86,7 @@ def read(
         delta: the latency to keep; None for the configured one.
         progress: is told how many pairs have just been read.
     """
-    check_can_force(loaded.model)
+    loaded.model.check_can_force()
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target for each source")
     pairs = []

@@ -28,7 +28,6 @@ from gma.policies import CrossAttention
 from gma.storage import atomic, tensor_file
 from gma.storage.digest import sha256_of
 from gma.terminal import bar, say
-from gma.training.segmenter import SEGMENTER
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
 FORMAT, VERSION = "gma-sweep", 2
@@ -341,7 +340,7 @@ def _fingerprint(folder: Path) -> str:
     digest = hashlib.blake2b(version("gma").encode(), digest_size=16)
     for name in (directory.CONFIG, directory.TOKENIZER):
         digest.update(sha256_of(folder / name).encode())
-    for name in (directory.MODEL, SEGMENTER):
+    for name in (directory.MODEL, directory.SEGMENTER):
         if (folder / name).exists():
             # not of the file: one that is written again may have other bytes
             digest.update(tensor_file.digest(folder / name).encode())

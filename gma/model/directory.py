@@ -15,16 +15,16 @@ from torch import nn
 
 from gma import config
 from gma.config import Config, ConfigError
-from gma.decoding.unit_batch import translate_by_units
 from gma.errors import UserError
 from gma.model.transformer import Transformer
+from gma.policies import Segmenter
 from gma.storage import atomic, tensor_file
-from gma.text.tokenizer import Tokenizer, TokenizerError
-from gma.training import segmenter
+from gma.text.tokenizer import Tokenizer, TokenizerError, Vocabulary
 
 # models that come with the package, a folder each, and the one that is used where none is named
 SHIPPED, DEFAULT = Path(__file__).parents[1] / "pretrained", "de-en"
 CONFIG, MODEL, TOKENIZER, TRAINING = "config.toml", "model.safetensors", "tokenizer.json", "training.json"
+SEGMENTER = "segmenter.safetensors"
 # in training.json, of a model that translates by meaning units: how its segmenter was made
 UNITS = "meaning_units"
 # what `simuleval --system-dir` looks for; not needed to load
@@ -106,10 +106,34 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
     try:
         tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
         if UNITS in training:
-            translate_by_units(model, segmenter.load(folder, tokenizer.source, settings.model.width, MODEL))
+            model.use_segmenter(_load_segmenter(folder, tokenizer.source, settings.model.width))
     except ValueError as error:
         raise ModelDirectoryError(str(error)) from error
     return Loaded(model.to(device).eval(), settings, tokenizer, training)
+
+
+def save_segmenter(folder: Path, segmenter: Segmenter) -> None:
+    """Add what finds meaning units to a model that `save` has written, bound to its weights."""
+    record = {"hidden": segmenter.hidden.out_features, "model": tensor_file.digest(folder / MODEL)}
+    tensor_file.write(folder / SEGMENTER, segmenter.state_dict(), record)
+
+
+def _load_segmenter(folder: Path, vocabulary: Vocabulary, width: int) -> Segmenter:
+    path = folder / SEGMENTER
+    if not path.is_file():
+        raise ModelDirectoryError(
+            f"{path} is missing; the model needs it to find meaning units: run `gma segment` again"
+        )
+    try:
+        tensors, record = tensor_file.read(path)
+    except tensor_file.DamagedFile as error:
+        raise ModelDirectoryError(f"{error}; run `gma segment` again") from error
+    hidden = record.get("hidden")
+    if not isinstance(hidden, int) or hidden < 1 or record.get("model") != tensor_file.digest(folder / MODEL):
+        raise ModelDirectoryError(f"{path} was not made for the {MODEL} beside it; take both from one place")
+    segmenter = Segmenter(vocabulary, width, hidden)
+    tensor_file.fill(tensor_file.own_tensors(segmenter), tensors, path)
+    return segmenter
 
 
 def versions() -> dict[str, str]:

@@ -1,16 +1,19 @@
 """The Transformer: causal encoder, post-norm, and a decoder whose cross-attention is a policy."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from gma.attention.alignment import Alignment
 from gma.attention.key_value_cache import KeyValueCache
+from gma.attention.memory import Memory, Past, Projections
 from gma.attention.self_attention import SelfAttention, causal
 from gma.config.settings import AttentionSettings, ModelSettings
+from gma.errors import UserError
 from gma.model.positions import SinusoidalPositions
-from gma.policies import POLICIES
+from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter
 from gma.text.tokenizer import PAD
 
 
@@ -20,6 +23,22 @@ class Output(NamedTuple):
     logits: Tensor  # [B, T, V]
     alignments: tuple[Alignment, ...]  # one per decoder layer, [B, 1 or H, T] each
     auxiliary: Tensor | None = None  # in training, what the policy adds to the loss, summed over sentences
+
+
+class Front(NamedTuple):
+    """A row in front of a layer's cross-attention."""
+
+    hidden: Tensor  # [B, T, E]
+    query: Tensor  # [B, T, queries · E], projected
+
+
+class LayerPass(NamedTuple):
+    """One decoder layer's pass over whole sentences."""
+
+    front: Front
+    memory: Projections
+    alignment: Alignment
+    hidden: Tensor  # [B, T, E]
 
 
 class Transformer(nn.Module):
@@ -36,7 +55,8 @@ class Transformer(nn.Module):
                 "entries; expected a joint vocabulary: prepare the data with data.joint = true"
             )
         self.delta = attention.middle_delta
-        self.policy = POLICIES[attention.policy]
+        self.policy: type[CrossAttention] = POLICIES[attention.policy]
+        self.segmenter: Segmenter | None = None
         self.encoder = Encoder(model, attention.backend, source_vocabulary)
         self.decoder = Decoder(model, attention, target_vocabulary)
         self.project = nn.Linear(model.width, target_vocabulary, bias=False)
@@ -57,18 +77,7 @@ class Transformer(nn.Module):
             target_input: [B, T], right-padded
             delta: the latency to keep, one for all or [B]; None for the configured one (the middle of a range)
         """
-        states = self.encoder(source, source_lengths)
-        hidden, alignments = self.decoder(target_input, states, source_lengths, delta)
-        auxiliary = None
-        if self.training:
-            target_lengths = (target_input != PAD).sum(dim=1)
-            attention = self.decoder.layers[0].cross_attention
-            auxiliary = attention.auxiliary_loss(alignments, source_lengths, target_lengths)
-        return Output(self.project(hidden), alignments, auxiliary)
-
-    def latency(self, delta: float | None) -> float:
-        """The latency to translate with: the one asked for, if the policy can keep it, or the configured one."""
-        return self.delta if delta is None else self.policy.checked_latency(delta)
+        return self._output(self._passes(source, source_lengths, target_input, delta), source_lengths, target_input)
 
     @torch.no_grad()
     def look(
@@ -77,17 +86,56 @@ class Transformer(nn.Module):
         """`forward`, and the posterior attention of every decoder layer, [B, H, T, S] each."""
         if not isinstance(delta, Tensor):
             delta = self.latency(delta)
-        weights = []
+        passes = self._passes(source, source_lengths, target_input, delta)
+        weights = tuple(
+            layer.cross_attention.weights(step.front.query, step.memory, step.alignment)
+            for layer, step in zip(self.decoder.layers, passes)
+        )
+        return self._output(passes, source_lengths, target_input), weights
 
-        def note(layer, inputs, outputs):
-            weights.append(layer.weights(inputs[0], inputs[1], outputs[1]))
+    def _passes(
+        self, source: Tensor, source_lengths: Tensor, target_input: Tensor, delta: float | Tensor | None
+    ) -> list[LayerPass]:
+        return self.decoder(target_input, self.encoder(source, source_lengths), source_lengths, delta)
 
-        hooks = [layer.cross_attention.register_forward_hook(note) for layer in self.decoder.layers]
-        try:
-            return self(source, source_lengths, target_input, delta), tuple(weights)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def _output(self, passes: list[LayerPass], source_lengths: Tensor, target_input: Tensor) -> Output:
+        alignments = tuple(step.alignment for step in passes)
+        auxiliary = None
+        if self.training:
+            target_lengths = (target_input != PAD).sum(dim=1)
+            attention = self.decoder.layers[0].cross_attention
+            auxiliary = attention.auxiliary_loss(alignments, source_lengths, target_lengths)
+        return Output(self.project(passes[-1].hidden), alignments, auxiliary)
+
+    def latency(self, delta: float | None) -> float:
+        """The latency to translate with: the one asked for, if the policy can keep it, or the configured one."""
+        return self.delta if delta is None else self.policy.checked_latency(delta)
+
+    def use_segmenter(self, segmenter: Segmenter) -> None:
+        """Translate by meaning units from now on: write after every unit that `segmenter` finds."""
+        self.check_can_segment()
+        self.segmenter, self.policy, self.delta = segmenter, MeaningUnits, segmenter.threshold
+
+    def check_can_segment(self) -> None:
+        """UserError unless the model can translate by meaning units."""
+        if not self.policy.can_be_segmented:
+            raise UserError(
+                f"the model's policy is {self.policy.name!r}; expected 'offline', which translates whatever it is "
+                'given as a whole: train one with attention.policy = "offline"'
+            )
+        if not self.encoder.causal:
+            raise UserError(
+                "the model's encoder is bidirectional, and its states would change with every word; expected a causal "
+                'one: train with model.encoder = "causal"'
+            )
+
+    def check_can_force(self) -> None:
+        """UserError unless one masked pass makes the model write a given translation."""
+        if not self.policy.can_be_forced:
+            raise UserError(
+                "the model translates by meaning units, and how much of a given translation each of them writes is "
+                "open; look at the offline model that it was made from instead"
+            )
 
 
 class Embedding(nn.Module):
@@ -120,7 +168,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.causal = model.encoder == "causal"
         self.embed = Embedding(vocabulary, model.width, model.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(model, backend) for _ in range(model.encoder_layers))
+        layers = nn.ModuleList(EncoderLayer(model, backend) for _ in range(model.encoder_layers))
+        self.layers = cast(Sequence[EncoderLayer], layers)  # a ModuleList knows nothing of its members' type
 
     def forward(self, source: Tensor, source_lengths: Tensor) -> Tensor:
         """[B, S] → [B, S, E]. States of padding are garbage that nobody sees."""
@@ -139,7 +188,7 @@ class Encoder(nn.Module):
         hidden = self.embed.extend(source, start, largest)
         visible = start.int()[:, None, None] + causal(*source.shape, source.device)
         for layer, cache in zip(self.layers, caches):
-            hidden = layer.extend(hidden, visible, cache, rows, start)
+            hidden = layer(hidden, visible, Past(cache, rows, start))
         return hidden
 
 
@@ -150,41 +199,39 @@ class EncoderLayer(nn.Module):
         self.self_attention_norm = ResidualNorm(model.width, model.dropout)
         self.feed_forward = FeedForward(model)
 
-    def forward(self, hidden: Tensor, visible: Tensor) -> Tensor:
-        """hidden: [B, S, E]; visible: [B, 1, S]"""
-        return self.feed_forward(self.self_attention_norm(hidden, self.self_attention(hidden, visible)))
-
-    def extend(self, hidden: Tensor, visible: Tensor, cache: KeyValueCache, rows: Tensor, start: Tensor) -> Tensor:
-        attended = self.self_attention.extend(hidden, visible, cache, rows, start)
-        return self.feed_forward(self.self_attention_norm(hidden, attended))
+    def forward(self, hidden: Tensor, visible: Tensor, past: Past | None = None) -> Tensor:
+        """hidden: [B, S, E]; visible: [B, 1, S]; past: where the positions before these are"""
+        return self.feed_forward(self.self_attention_norm(hidden, self.self_attention(hidden, visible, past)))
 
 
 class Decoder(nn.Module):
     def __init__(self, model: ModelSettings, attention: AttentionSettings, vocabulary: int):
         super().__init__()
         self.embed = Embedding(vocabulary, model.width, model.dropout)
-        # with an alignment shared over layers the first layer predicts it for all
-        self.shares_layers = attention.policy == "gaussian" and attention.sharing in ("layers", "all")
-        self.layers = nn.ModuleList(
+        self.shares_layers = POLICIES[attention.policy].shares_layers(attention)
+        layers = nn.ModuleList(
             DecoderLayer(model, attention, aligned=index == 0 or not self.shares_layers)
             for index in range(model.decoder_layers)
         )
+        self.layers = cast(Sequence[DecoderLayer], layers)
 
     def forward(
         self, target: Tensor, states: Tensor, source_lengths: Tensor, delta: float | Tensor | None = None
-    ) -> tuple[Tensor, tuple[Alignment, ...]]:
-        """Hidden states [B, T, E] of target tokens [B, T], given encoder states [B, S, E]; every layer's alignment."""
+    ) -> list[LayerPass]:
+        """Every layer's pass over target tokens [B, T], given encoder states [B, S, E]."""
         hidden = self.embed(target)
         visible = causal(*target.shape, target.device)
-        alignments: list[Alignment] = []
+        passes: list[LayerPass] = []
         for layer in self.layers:
-            shared = alignments[0] if alignments and self.shares_layers else None
-            hidden, alignment = layer(hidden, visible, states, source_lengths, delta, shared)
-            alignments.append(alignment)
-        return hidden, tuple(alignments)
+            shared = passes[0].alignment if passes and self.shares_layers else None
+            passes.append(layer(hidden, visible, states, source_lengths, delta, shared))
+            hidden = passes[-1].hidden
+        return passes
 
 
 class DecoderLayer(nn.Module):
+    """Two halves: `approach` goes up to the cross-attention, where a row may have to wait, and `attend` through it."""
+
     def __init__(self, model: ModelSettings, attention: AttentionSettings, aligned: bool):
         super().__init__()
         self.self_attention = SelfAttention(model.width, model.heads, model.attention_dropout, attention.backend)
@@ -194,6 +241,18 @@ class DecoderLayer(nn.Module):
         self.cross_attention_norm = ResidualNorm(model.width, model.dropout)
         self.feed_forward = FeedForward(model)
 
+    def approach(self, hidden: Tensor, visible: Tensor, past: Past | None = None) -> Front:
+        """hidden: [B, T, E]; visible: [B, 1, T]; past: where the positions before these are"""
+        hidden = self.self_attention_norm(hidden, self.self_attention(hidden, visible, past))
+        return Front(hidden, self.cross_attention.query(hidden))
+
+    def attend(self, front: Front, memory: Memory, alignment: Alignment) -> Tensor:
+        """[B, T, E]"""
+        return self._leave(front, self.cross_attention.attend(front.query, memory, alignment))
+
+    def _leave(self, front: Front, attended: Tensor) -> Tensor:
+        return self.feed_forward(self.cross_attention_norm(front.hidden, attended))
+
     def forward(
         self,
         hidden: Tensor,
@@ -202,11 +261,12 @@ class DecoderLayer(nn.Module):
         source_lengths: Tensor,
         delta: float | Tensor | None,
         shared: Alignment | None,
-    ) -> tuple[Tensor, Alignment]:
-        """hidden: [B, T, E]; visible: [B, 1, T]; states: [B, S, E]"""
-        hidden = self.self_attention_norm(hidden, self.self_attention(hidden, visible))
-        attended, alignment = self.cross_attention(hidden, states, source_lengths, delta, shared)
-        return self.feed_forward(self.cross_attention_norm(hidden, attended)), alignment
+    ) -> LayerPass:
+        """hidden: [B, T, E]; visible: [B, 1, T]; states: [B, S, E]; shared: an alignment to use instead of one's own"""
+        front = self.approach(hidden, visible)
+        memory = self.cross_attention.project(states)
+        attended, alignment = self.cross_attention(front.query, memory, source_lengths, delta, shared)
+        return LayerPass(front, memory, alignment, self._leave(front, attended))
 
 
 class FeedForward(nn.Module):

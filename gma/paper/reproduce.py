@@ -25,8 +25,7 @@ from gma.paper.results import Results, Row, Training
 from gma.paper.systems import GMA, WAIT_K, Model, System
 from gma.storage import atomic, tensor_file
 from gma.terminal import say
-from gma.training import run
-from gma.training import segment as segment_command
+from gma.training import run, segmenter
 
 CORPUS, SWEEP, EQUAL_LAG, TIMES = "corpus", "sweep", "equal-lag", "times.json"
 # training sentences that meaning units are looked for in
@@ -150,7 +149,7 @@ class Reproduction:
         """Put a segmenter on the model under this one, unless that was done with the same weights."""
         under, folder = self.folder / model.under, self.folder / model.name
         if not _is_segmented(under, folder):
-            segment_command.segment(under, folder, self.console, limit=SEGMENTED)
+            segmenter.segment(under, folder, self.console, limit=SEGMENTED)
 
     def _rows(self, system: System, points: dict[tuple[str, float | None], Point]) -> list[Row]:
         """Of a system; none unless every point is there."""

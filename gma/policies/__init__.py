@@ -2,10 +2,12 @@
 
 from gma.policies.base import CrossAttention, LatencyError, Source
 from gma.policies.gaussian import GaussianCrossAttention
+from gma.policies.meaning_units import MeaningUnits, Segmenter
 from gma.policies.monotonic import MonotonicCrossAttention
 from gma.policies.offline import OfflineCrossAttention
 from gma.policies.wait_k import WaitKCrossAttention
 
+# what a model can be trained with; meaning units are put on top of a trained one
 POLICIES: dict[str, type[CrossAttention]] = {
     policy.name: policy
     for policy in (GaussianCrossAttention, WaitKCrossAttention, MonotonicCrossAttention, OfflineCrossAttention)
@@ -16,8 +18,10 @@ __all__ = [
     "CrossAttention",
     "GaussianCrossAttention",
     "LatencyError",
+    "MeaningUnits",
     "MonotonicCrossAttention",
     "OfflineCrossAttention",
+    "Segmenter",
     "Source",
     "WaitKCrossAttention",
 ]

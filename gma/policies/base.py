@@ -1,5 +1,6 @@
 """What a policy is: cross-attention that knows how much source each of its rows needs."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -7,7 +8,8 @@ from torch import Tensor, nn
 
 import gma_kernels
 from gma.attention.alignment import Alignment, checked_delta
-from gma.attention.key_value_cache import KeyValueCache
+from gma.attention.memory import Memory, Projections
+from gma.config.settings import AttentionSettings
 from gma.errors import UserError
 
 
@@ -31,6 +33,8 @@ class CrossAttention(nn.Module):
     that has arrived.
 
     Args:
+        settings: of the policy, and the operator's backend.
+        aligned: whether this layer aligns for itself; if not, it is given the first layer's alignment.
         prior: the operator's position prior; 'none' for plain attention.
         queries, memories: how many projections there are of the target, and of the source: the first of the one, and
             the first two of the other, are attention's query, key and value; more are the policy's own.
@@ -40,20 +44,37 @@ class CrossAttention(nn.Module):
         summary: the policy in one line.
         latency_symbol: what can be chosen when translating, as `delta`; None for a policy with nothing to choose.
         usual_latencies: those of a curve.
+        has_positions: rows have an aligned position that means something to people.
+        can_wait_for_all: some latency lets every row wait for the whole source.
+        can_be_forced: one masked pass gives what a given translation would have waited for.
+        can_be_segmented: it translates whatever it is given as a whole, so that meaning units can be put on top of it.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     latency_symbol: ClassVar[str | None] = None
     usual_latencies: ClassVar[tuple[float, ...]] = ()
+    has_positions: ClassVar[bool] = False
+    can_wait_for_all: ClassVar[bool] = True
+    can_be_forced: ClassVar[bool] = True
+    can_be_segmented: ClassVar[bool] = False
 
     def __init__(
-        self, width: int, heads: int, dropout: float, prior: str, backend: str, queries: int = 1, memories: int = 2
+        self,
+        width: int,
+        heads: int,
+        dropout: float,
+        settings: AttentionSettings,
+        aligned: bool = True,
+        *,
+        prior: str = "none",
+        queries: int = 1,
+        memories: int = 2,
     ):
         super().__init__()
         self.heads, self.head_dim = heads, width // heads
         self.queries, self.memories = queries, memories
-        self.dropout, self.prior, self.backend = dropout, prior, backend
+        self.dropout, self.prior, self.backend = dropout, prior, settings.backend
         self.query = nn.Linear(width, queries * width)
         self.memory = nn.Linear(width, memories * width)
         self.output = nn.Linear(width, width)
@@ -73,6 +94,16 @@ class CrossAttention(nn.Module):
                 f"delta is {delta:g}, but the policy {cls.name!r} has none to choose when translating; leave it out"
             )
         return delta
+
+    @classmethod
+    def waits_for_all(cls, delta: float) -> bool:
+        """Whether every row waits for the whole source at this latency."""
+        return cls.can_wait_for_all and (cls.latency_symbol is None or delta == math.inf)
+
+    @classmethod
+    def shares_layers(cls, settings: AttentionSettings) -> bool:
+        """Whether the first decoder layer aligns for all."""
+        return False
 
     @classmethod
     def drawn_latency(cls, low: float, high: float, share: float, longest: int) -> float:
@@ -104,47 +135,46 @@ class CrossAttention(nn.Module):
 
     def forward(
         self,
-        hidden: Tensor,
-        states: Tensor,
+        query: Tensor,
+        memory: Projections,
         source_lengths: Tensor,
         delta: float | Tensor | None = None,
         shared: Alignment | None = None,
     ) -> tuple[Tensor, Alignment]:
-        """All rows at once: [B, T, E] attended from `hidden` [B, T, E] to the encoder's `states` [B, S, E].
+        """All rows at once, [B, T, E], of sentences whose whole source [B] is there; and where they looked.
 
-        shared: another layer's alignment, used instead of one's own.
+        Args:
+            query: [B, T, queries · E], projected.
+            memory: the source's, as `project` gives it.
+            shared: another layer's alignment, used instead of one's own.
         """
-        query, memory = self.query(hidden), self.project(states)
-        if shared is None:
-            alignment = self.align(query, Source(source_lengths, source_lengths, memory.__getitem__), None, delta)
-        else:
-            alignment = shared
-        context = gma_kernels.gaussian_attention(
-            self.split_heads(query),
-            *(part.transpose(1, 2) for part in memory[:2]),
-            *alignment[:3],
-            prior=self.prior,
-            dropout_p=self.dropout if self.training else 0.0,
-            backend=self.backend,
-        )
-        return self.output(context.transpose(1, 2).flatten(2)), alignment
+        alignment = shared
+        if alignment is None:
+            source = Source(source_lengths, source_lengths, memory.parts.__getitem__)
+            alignment = self.align(query, source, None, delta)
+        return self.attend(query, memory, alignment), alignment
 
-    def weights(self, hidden: Tensor, states: Tensor, alignment: Alignment) -> Tensor:
-        """The posterior attention behind `forward`, [B, H, T, S], for people to look at."""
-        key = self.project(states)[0]
-        query = self.split_heads(self.query(hidden))
-        return gma_kernels.attention_weights(
-            query, key.transpose(1, 2), *alignment[:3], prior=self.prior, backend=self.backend
-        )
-
-    def attend(self, query: Tensor, cache: KeyValueCache, rows: Tensor, alignment: Alignment) -> Tensor:
-        """One row of each of some sentences: [n, 1, E] from projected queries to what the cache holds."""
-        context = cache.attend(self.split_heads(query), rows, *alignment[:3], self.prior, self.backend)
+    def attend(self, query: Tensor, memory: Memory, alignment: Alignment) -> Tensor:
+        """[B, T, E] from projected queries [B, T, queries · E]."""
+        dropout_p = self.dropout if self.training else 0.0
+        context = memory.attend(self.split_heads(query), alignment, self.prior, dropout_p, self.backend)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def project(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Keys, values and the policy's own projections of encoder states [B, S, E], [B, S, H, D] each."""
-        return self.memory(states).unflatten(2, (self.memories, self.heads, self.head_dim)).unbind(2)
+    def weights(self, query: Tensor, memory: Projections, alignment: Alignment) -> Tensor:
+        """The posterior attention behind `attend`, [B, H, T, S], for people to look at."""
+        return gma_kernels.attention_weights(
+            self.split_heads(query),
+            memory.parts[0].transpose(1, 2),
+            alignment.center,
+            alignment.width,
+            alignment.visible,
+            prior=self.prior,
+            backend=self.backend,
+        )
+
+    def project(self, states: Tensor) -> Projections:
+        """Keys, values and the policy's own projections of encoder states [B, S, E]."""
+        return Projections(self.memory(states).unflatten(2, (self.memories, self.heads, self.head_dim)).unbind(2))
 
     def split_heads(self, query: Tensor, which: int = 0) -> Tensor:
         """One of the projections, [B, T, queries · E] → [B, H, T, D], a view."""

@@ -24,9 +24,10 @@ class GaussianCrossAttention(CrossAttention):
     summary: ClassVar = "GMA: wait for the predicted position and δ more"
     latency_symbol: ClassVar = "δ"
     usual_latencies: ClassVar = (0.5, 1.0, 2.0, 4.0)
+    has_positions: ClassVar = True
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
-        super().__init__(width, heads, dropout, settings.prior, settings.backend)
+        super().__init__(width, heads, dropout, settings, aligned, prior=settings.prior)
         self.diagonal_weight = settings.diagonal_weight
         outputs = 1 if settings.sharing in ("heads", "all") else heads
         self.aligner = None
@@ -39,6 +40,10 @@ class GaussianCrossAttention(CrossAttention):
                 settings.positions,
                 settings.convention,
             )
+
+    @classmethod
+    def shares_layers(cls, settings: AttentionSettings) -> bool:
+        return settings.sharing in ("layers", "all")
 
     def align(
         self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gma.attention.alignment import Alignment
+from gma.attention.memory import Projections
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, Source
 from gma.policies.expected_alignment import expected_alignment, infinite_lookback
@@ -31,12 +32,14 @@ class MonotonicCrossAttention(CrossAttention):
 
     name: ClassVar = "monotonic"
     summary: ClassVar = "MMA: each head reads until it stops; wait for all"
+    can_wait_for_all: ClassVar = False
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         hard = settings.monotonic == "hard"
         # the energies of a soft head have a query and a key of their own, behind those of its attention
         queries, memories = (1, 2) if hard else (2, 3)
-        super().__init__(width, heads, dropout, "gaussian" if hard else "none", settings.backend, queries, memories)
+        prior = "gaussian" if hard else "none"
+        super().__init__(width, heads, dropout, settings, aligned, prior=prior, queries=queries, memories=memories)
         self.hard, self.noise = hard, settings.noise
         self.latency_average, self.latency_variance = settings.latency_average, settings.latency_variance
         self.energy_bias = nn.Parameter(torch.tensor([settings.energy_bias]))
@@ -83,24 +86,24 @@ class MonotonicCrossAttention(CrossAttention):
 
     def forward(
         self,
-        hidden: Tensor,
-        states: Tensor,
+        query: Tensor,
+        memory: Projections,
         source_lengths: Tensor,
         delta: float | Tensor | None = None,
         shared: Alignment | None = None,
     ) -> tuple[Tensor, Alignment]:
         if not self.training:
-            return super().forward(hidden, states, source_lengths, delta, shared)
-        query, memory = self.query(hidden), self.project(states)
+            return super().forward(query, memory, source_lengths, delta, shared)
+        key, value = memory.parts[:2]
         with full_precision(query.device.type):
-            energy = self.energy(query, memory.__getitem__)
+            energy = self.energy(query, memory.parts.__getitem__)
             stop = (energy + self.noise * torch.randn_like(energy)).sigmoid()
             weights = expected = expected_alignment(stop, source_lengths)
             if not self.hard:
-                weights = infinite_lookback(expected, self._product(query, 0, memory[0]))
+                weights = infinite_lookback(expected, self._product(query, 0, key))
             place = torch.arange(1, expected.shape[3] + 1, dtype=expected.dtype, device=expected.device)
             delay = expected @ place  # [B, H, T]
-        context = functional.dropout(weights, self.dropout).to(memory[1].dtype) @ memory[1].transpose(1, 2)
+        context = functional.dropout(weights, self.dropout).to(value.dtype) @ value.transpose(1, 2)
         visible = source_lengths.int()[:, None, None].expand(delay.shape)
         alignment = Alignment(delay, torch.ones_like(delay), visible, delay.double())
         return self.output(context.transpose(1, 2).flatten(2)), alignment

@@ -5,7 +5,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from gma.attention.alignment import Alignment, without_prior
-from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, Source
 
 
@@ -14,9 +13,7 @@ class OfflineCrossAttention(CrossAttention):
 
     name: ClassVar = "offline"
     summary: ClassVar = "wait for the whole sentence"
-
-    def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
-        super().__init__(width, heads, dropout, "none", settings.backend)
+    can_be_segmented: ClassVar = True
 
     def align(
         self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None

@@ -31,7 +31,7 @@ class WaitKCrossAttention(CrossAttention):
     usual_latencies: ClassVar = (1.0, 3.0, 5.0, 7.0)
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
-        super().__init__(width, heads, dropout, "none", settings.backend)
+        super().__init__(width, heads, dropout, settings, aligned)
         self.k, self.catch_up = settings.middle_delta, settings.catch_up
 
     @classmethod

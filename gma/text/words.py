@@ -13,6 +13,11 @@ def pieces_per_word(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends)]
 
 
+def source_word_ends(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """After how many tokens each word of an encoded source is complete."""
+    return list(accumulate(pieces_per_word(ids, vocabulary)))
+
+
 def word_delays(
     source_pieces_per_word: Sequence[int], target_ids: Sequence[int], needed: Sequence[int], vocabulary: Vocabulary
 ) -> list[int]:

@@ -1,82 +1,34 @@
-"""The classifier behind MU: does a meaning unit end with this source word? It sees the causal encoder's state of it."""
+"""`gma segment`: a model that waits for the whole source learns to translate by meaning units."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.nn.utils.rnn import pad_sequence
 
+from gma.corpus.token_file import PreparedCorpus
 from gma.errors import UserError
+from gma.model import directory
+from gma.model.device import choose_device
+from gma.model.directory import TOKENIZER, Loaded
 from gma.model.transformer import Transformer
-from gma.storage import tensor_file
-from gma.text.tokenizer import PAD, Vocabulary
-from gma.text.words import pieces_per_word
+from gma.policies import Segmenter
+from gma.storage.digest import sha256_of
+from gma.terminal import bar, say
+from gma.text.padding import padded
+from gma.text.tokenizer import EOS, Vocabulary
+from gma.text.words import source_word_ends
+from gma.training import unit_labels
+from gma.training.trainer import CHECKPOINTS
 
-SEGMENTER = "segmenter.safetensors"
-HIDDEN = 256
-THRESHOLD = 0.5
 HELD_OUT = 0.1
 # sentences encoded together
 SENTENCES = 64
 EPOCHS, BATCH, RATE, WEIGHT_DECAY = 20, 256, 1e-3, 1e-2
-
-
-class SegmenterError(UserError, ValueError):
-    """A segmenter that cannot be made or used; the message says why and what to do."""
-
-
-class Segmenter(nn.Module):
-    """s_t = sigmoid(v · ReLU(W h_t + b) + c) of the encoder state h_t of the last token of word t.
-
-    Args:
-        vocabulary: the source's, which knows where words end.
-        width: features of an encoder state.
-        hidden: features between the two maps.
-    """
-
-    threshold = THRESHOLD  # θ if nobody asks for another one
-
-    def __init__(self, vocabulary: Vocabulary, width: int, hidden: int = HIDDEN):
-        super().__init__()
-        self.vocabulary = vocabulary
-        self.hidden = nn.Linear(width, hidden)
-        self.output = nn.Linear(hidden, 1)
-
-    def logits(self, states: Tensor) -> Tensor:
-        """[…, E] → […]"""
-        return self.output(torch.relu(self.hidden(states))).squeeze(-1)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Scores between 0 and 1: […, E] → […]"""
-        return torch.sigmoid(self.logits(states))
-
-
-@torch.no_grad()
-def word_states(model: Transformer, sources: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[Tensor]:
-    """The encoder's state of the last token of every word of each source, [words, E]."""
-    device = model.project.weight.device
-    states: list[Tensor] = [torch.empty(0)] * len(sources)
-    order = torch.tensor([len(source) for source in sources]).argsort()
-    for batch in order.split(SENTENCES):
-        chosen = [sources[index] for index in batch.tolist()]
-        encoded = model.encoder(padded(chosen, device), torch.tensor([len(source) for source in chosen], device=device))
-        for index, source, row in zip(batch.tolist(), chosen, encoded):
-            states[index] = row[torch.tensor(word_ends(source, vocabulary), device=device) - 1]
-    return states
-
-
-def word_ends(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """After how many tokens each word of a source is complete."""
-    return list(accumulate(pieces_per_word(source, vocabulary)))
-
-
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """[n, longest]"""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD).to(device)
 
 
 @dataclass(frozen=True)
@@ -98,6 +50,69 @@ class Fit:
     guess: float
 
 
+def segment(model: Path, output: Path, console: Console, *, limit: int, device: str = "auto") -> Fit:
+    """Label the meaning units of training sentences, train a segmenter on them, and write it with the model.
+
+    Args:
+        limit: sentences to label, drawn at random.
+    """
+    if (output / CHECKPOINTS).exists():
+        raise UserError(f"{output} is a run, whose best model would be overwritten; choose another --output")
+    loaded = directory.load(model, choose_device(device))
+    loaded.model.check_can_segment()
+    seed, vocabulary = loaded.config.training.seed, loaded.tokenizer.source
+    sources = _sources(loaded, model, limit, seed)
+    words = sum(len(source_word_ends(source, vocabulary)) for source in sources)
+    with bar(console, "finding meaning units", len(sources) + words) as advance:
+        units = unit_labels.label(loaded.model, sources, vocabulary, progress=advance)
+    states = word_states(loaded.model, sources, vocabulary)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = Segmenter(vocabulary, loaded.config.model.width).to(states[0])
+    quality = fit(classifier, states, units, seed)
+    record = {**loaded.training, directory.UNITS: {"sentences": len(sources), **asdict(quality)}}
+    directory.save(output, loaded.model, loaded.config, loaded.tokenizer, record)
+    directory.save_segmenter(output, classifier)
+    say(
+        console, f"{words:,} words of {len(sources):,} sentences; {sum(map(sum, units)) / words:.1%} end a meaning unit"
+    )
+    say(
+        console,
+        f"on {quality.held_out_words:,} held out: precision {quality.precision:.1%}, recall {quality.recall:.1%} "
+        f"(θ = 0.5); cross-entropy {quality.loss:.3f}, that of a constant guess {quality.guess:.3f}",
+    )
+    say(console, f"written: {output}")
+    return quality
+
+
+def _sources(loaded: Loaded, model: Path, limit: int, seed: int) -> list[list[int]]:
+    """Random training sentences with words, each with its end-of-sentence."""
+    folder = Path(loaded.config.data.folder)
+    corpus = PreparedCorpus.open(folder)
+    if sha256_of(folder / TOKENIZER) != sha256_of(model / TOKENIZER):
+        raise UserError(
+            f"the corpus in {folder} was prepared with another tokenizer than {model} was trained with; expected the "
+            "corpus of its training: prepare it again as it was"
+        )
+    source = corpus.split("train").source
+    chosen = np.random.default_rng(seed).permutation(np.flatnonzero(source.lengths))[:limit]
+    return [[*source[index].tolist(), EOS] for index in chosen.tolist()]
+
+
+@torch.no_grad()
+def word_states(model: Transformer, sources: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[Tensor]:
+    """The encoder's state of the last token of every word of each source, [words, E]."""
+    device = model.project.weight.device
+    states: list[Tensor] = [torch.empty(0)] * len(sources)
+    order = torch.tensor([len(source) for source in sources]).argsort()
+    for batch in order.split(SENTENCES):
+        chosen = [sources[index] for index in batch.tolist()]
+        encoded = model.encoder(padded(chosen, device), torch.tensor([len(source) for source in chosen], device=device))
+        for index, source, row in zip(batch.tolist(), chosen, encoded):
+            states[index] = row[torch.tensor(source_word_ends(source, vocabulary), device=device) - 1]
+    return states
+
+
 def fit(segmenter: Segmenter, states: Sequence[Tensor], units: Sequence[Sequence[bool]], seed: int) -> Fit:
     """Train on the labels of most sentences; the weights that do best on the others are kept.
 
@@ -109,7 +124,7 @@ def fit(segmenter: Segmenter, states: Sequence[Tensor], units: Sequence[Sequence
     order = torch.randperm(len(states), generator=generator).tolist()
     held_out = max(1, round(HELD_OUT * len(states)))
     if len(states) <= held_out:
-        raise SegmenterError(f"{len(states)} sentences to learn units from; expected 2 at least: raise the limit")
+        raise UserError(f"{len(states)} sentences to learn units from; expected 2 at least: raise the limit")
 
     def words_of(sentences: list[int]) -> tuple[Tensor, Tensor]:
         x = torch.cat([states[index] for index in sentences])
@@ -145,29 +160,3 @@ def _assessed(segmenter: Segmenter, states: Tensor, units: Tensor, words: int) -
         binary_cross_entropy_with_logits(segmenter.logits(states), units).item(),
         nn.functional.binary_cross_entropy(share.expand(len(units)), units).item(),
     )
-
-
-def save(folder: Path, segmenter: Segmenter, model: str) -> None:
-    """Write it into a model directory, bound to the file of that name with the model's weights."""
-    record = {"hidden": segmenter.hidden.out_features, "model": tensor_file.digest(folder / model)}
-    tensor_file.write(folder / SEGMENTER, segmenter.state_dict(), record)
-
-
-def load(folder: Path, vocabulary: Vocabulary, width: int, model: str) -> Segmenter:
-    """Read what `save` wrote. Data only: nothing in the file is ever executed."""
-    path = folder / SEGMENTER
-    if not path.is_file():
-        raise SegmenterError(f"{path} is missing; the model needs it to find meaning units: run `gma segment` again")
-    try:
-        tensors, record = tensor_file.read(path)
-    except tensor_file.DamagedFile as error:
-        raise SegmenterError(f"{error}; run `gma segment` again") from error
-    hidden = record.get("hidden")
-    if not isinstance(hidden, int) or hidden < 1 or record.get("model") != tensor_file.digest(folder / model):
-        raise SegmenterError(f"{path} was not made for the {model} beside it; take both from one place")
-    segmenter = Segmenter(vocabulary, width, hidden)
-    try:
-        tensor_file.fill(tensor_file.own_tensors(segmenter), tensors, path)
-    except ValueError as error:
-        raise SegmenterError(str(error)) from error
-    return segmenter

@@ -278,7 +278,7 @@ class Trainer:
                 "tokens_per_second": tokens / seconds,
                 "seconds": self.state.seconds,
             }
-            if self.config.attention.policy == "gaussian":
+            if self.model.policy.has_positions:
                 record["past_the_end"] = past / positions
             self.history.add(record)
             self.display.log(record)

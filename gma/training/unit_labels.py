@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 
 from gma.decoding import greedy as search
-from gma.decoding.greedy import Hypothesis
+from gma.decoding.hypothesis import Hypothesis, length_limit
 from gma.model.transformer import Transformer
+from gma.text.padding import padded
 from gma.text.tokenizer import BOS, EOS, Vocabulary
-from gma.training.segmenter import padded, word_ends
+from gma.text.words import source_word_ends
 
 # padded tokens of a batch of prefixes, both sides together
 TOKENS = 4096
@@ -46,7 +47,7 @@ def label(
         progress: is told how many sentences have just been translated, and then how many words labelled.
     """
     whole = search.greedy(model, sources, slots=slots, finished=progress)
-    lengths = [word_ends(source, vocabulary) for source in sources]
+    lengths = [source_word_ends(source, vocabulary) for source in sources]
     following: list[dict[int, list[int]]] = [{} for _ in sources]
     for batch in _batches(lengths, whole):
         for prefix, tokens in zip(batch, _following(model, batch, sources, whole)):
@@ -63,7 +64,7 @@ def _units(whole: Hypothesis, lengths: list[int], following: dict[int, list[int]
         while end < len(whole.tokens) and best[end] == whole.tokens[end]:
             end += 1
         # a longer one would have been cut off
-        is_unit = best[end] == EOS and end <= search.length_limit(length + 1)
+        is_unit = best[end] == EOS and end <= length_limit(length + 1)
         units.append(is_unit)
         committed = end if is_unit else committed
     return units

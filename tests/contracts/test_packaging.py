@@ -14,6 +14,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
+DATA = ("gma/config/recipes/*", "gma/pretrained/*/*")
 EXAMPLE = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
 
 
@@ -70,7 +71,12 @@ def test_source_distribution_holds_the_kernels(distributions):
     with tarfile.open(distributions[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     expected = in_the_tree(
-        "csrc/**/*", "gma/**/*.py", "gma_kernels/**/*.py", "*/py.typed", "gma/config/recipes/*", "gma/pretrained/*/*", "LICENSE"
+        "csrc/**/*",
+        "gma/**/*.py",
+        "gma_kernels/**/*.py",
+        "*/py.typed",
+        *DATA,
+        "LICENSE",
     )
     assert "csrc/cuda/launch.h" in expected
     assert expected <= names, expected - names
@@ -86,7 +92,7 @@ def test_a_wheel_built_with_a_torch_without_cuda_says_so(distributions):
 def test_wheel_runs_the_example_in_an_empty_environment(distributions, tmp_path):
     wheel = distributions[1]
     names = zipfile.ZipFile(wheel).namelist()
-    expected = in_the_tree("gma/**/*.py", "gma_kernels/**/*.py", "*/py.typed", "gma/config/recipes/*", "gma/pretrained/*/*")
+    expected = in_the_tree("gma/**/*.py", "gma_kernels/**/*.py", "*/py.typed", *DATA)
     assert "gma_kernels/triton/launch.py" in expected
     assert expected <= set(names), expected - set(names)
     assert f"gma_kernels/_C{sysconfig.get_config_var('EXT_SUFFIX')}" in names

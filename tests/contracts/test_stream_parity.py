@@ -12,8 +12,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from gma.decoding import greedy as search
-from gma.decoding.greedy import Hypothesis, greedy
+from gma.decoding import hypothesis
+from gma.decoding.greedy import greedy
+from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import Emission, StreamingTranslator
 from gma.text.tokenizer import BOS, EOS, PAD
 from gma.text.words import word_delays
@@ -44,7 +45,7 @@ LARGEST_EXCUSED_SHARE = 0.02
 @pytest.fixture(autouse=True)
 def _short_limit(monkeypatch):
     """Random models seldom end by themselves."""
-    monkeypatch.setattr(search, "length_limit", lambda needed: needed + 8)
+    monkeypatch.setattr(hypothesis, "length_limit", lambda needed: needed + 8)
 
 
 class Streamed(NamedTuple):
@@ -126,11 +127,11 @@ def masked(model, sources, deltas, hypotheses) -> list[Masked]:
         hook.remove()
     two_best = output.logits.topk(2, dim=2).values.double()
     margin = two_best[:, :, 0] - two_best[:, :, 1]
-    for attention, (hidden, states, *_), (_, alignment) in passes:
+    for attention, (query, memory, *_), (_, alignment) in passes:
         if attention.name == "gaussian":
             margin = torch.minimum(margin, of_positions(alignment, latencies, lengths))
         elif attention.name == "monotonic":
-            margin = torch.minimum(margin, of_stops(attention, hidden, states, alignment))
+            margin = torch.minimum(margin, of_stops(attention, query, memory, alignment))
     needed = torch.stack([alignment.visible.amax(dim=1) for alignment in output.alignments]).amax(dim=0)
     positions = torch.stack([alignment.center.amax(dim=1) for alignment in output.alignments], dim=2).double()
     steps = [len(hypothesis.needed) for hypothesis in hypotheses]
@@ -150,10 +151,10 @@ def of_positions(alignment, latencies, lengths):
     return torch.where(decides, (heard - boundary).abs(), math.inf).amin(dim=1)
 
 
-def of_stops(attention, hidden, states, alignment):
+def of_stops(attention, query, memory, alignment):
     """How near the heads are to another decision at a position that they have looked at, [B, T]: |p − ½|."""
     with torch.no_grad():
-        energy = attention.energy(attention.query(hidden), attention.project(states).__getitem__).double()
+        energy = attention.energy(query, memory.parts.__getitem__).double()
     place = torch.arange(1, energy.shape[3] + 1)
     end = alignment.position
     start = torch.cat([torch.ones_like(end[..., :1]), end[..., :-1]], dim=2)
@@ -199,8 +200,8 @@ def excused_sentences(dtype, policy, seed, count, tolerance) -> int:
     kinds = sorted(set(deltas), key=str)
     for delta in generator.sample(kinds, min(2, len(kinds))):
         chosen = [index for index in range(count) if deltas[index] == delta]
-        for index, hypothesis in zip(chosen, greedy(model, [sources[index] for index in chosen], delta=delta)):
-            hypotheses[index].append(hypothesis)
+        for index, one in zip(chosen, greedy(model, [sources[index] for index in chosen], delta=delta)):
+            hypotheses[index].append(one)
     assert translator.streams == 0
 
     excused = 0

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gma.config.settings import AttentionSettings, ModelSettings
-from gma.decoding import beam
-from gma.decoding import greedy as search
-from gma.decoding.batch import IncrementalBatch
-from gma.decoding.greedy import Hypothesis, greedy
+from gma.decoding import beam, hypothesis
+from gma.decoding.greedy import greedy
+from gma.decoding.hypothesis import Hypothesis
+from gma.decoding.incremental import IncrementalBatch
 from gma.decoding.streaming import StreamingTranslator
 from gma.model.transformer import Transformer
 from gma.text.tokenizer import BOS, EOS
@@ -51,7 +51,7 @@ def all_ends(begun: list[int]) -> list[list[int]]:
 
 @pytest.fixture
 def _few_steps(monkeypatch):
-    for module in (search, beam):
+    for module in (hypothesis, beam):
         monkeypatch.setattr(module, "length_limit", lambda needed: STEPS - 1)
 
 
@@ -63,9 +63,9 @@ def test_a_wide_beam_finds_the_best_of_all_translations(policy, seed):
     sources = [[4, 7, EOS], [5, EOS], [9, 8, 6, 4, EOS]]
     # more than there are hypotheses of any length
     found = beam.search(model, sources, width=4**STEPS, slots=4**STEPS * 2)
-    for source, hypothesis in zip(sources, found):
+    for source, one in zip(sources, found):
         best = max(all_ends([]), key=lambda tokens: mean_likelihood(model, source, tokens))
-        assert [*hypothesis.tokens, EOS] == best
+        assert [*one.tokens, EOS] == best
         assert len(hypothesis.needed) == len(hypothesis.positions) == len(hypothesis.seconds) == len(best)
 
 

@@ -132,8 +132,8 @@ def test_a_file_is_whole_or_not_there(loaded, texts, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("delta", "beam", "message"),
     [
-        (None, 2, "at delta = 1 this model writes while the source is still arriving"),
-        (3.0, 4, "delta = 3"),
+        (None, 2, "at δ = 1 this model writes while the source is still arriving"),
+        (3.0, 4, "δ = 3"),
         (None, 0, "beam is 0"),
         (None, 1.5, "beam is 1.5"),
     ],

@@ -6,15 +6,17 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from gma.decoding import greedy as search
-from gma.decoding.greedy import Hypothesis, greedy
+from gma.decoding import hypothesis
+from gma.decoding.batch import open_batch
+from gma.decoding.greedy import greedy
+from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.translate import TranslateError, translate
-from gma.decoding.unit_batch import UnitBatch, open_batch, translate_by_units
+from gma.decoding.unit_batch import UnitBatch
+from gma.errors import UserError
 from gma.evaluation import forced
-from gma.policies import LatencyError, OfflineCrossAttention
+from gma.policies import LatencyError, OfflineCrossAttention, Segmenter
 from gma.text.tokenizer import BOS, END_OF_WORD, EOS, BpeVocabulary, TextRules, Tokenizer
-from gma.training.segmenter import Segmenter, SegmenterError
 from tests.contracts.test_stream_parity import (
     CUTS,
     LARGEST_EXCUSED_SHARE,
@@ -33,7 +35,7 @@ ALONE = 8  # of them are streamed with no one else in the batch, too
 @pytest.fixture(autouse=True)
 def _short_limit(monkeypatch):
     """Random models seldom end by themselves."""
-    monkeypatch.setattr(search, "length_limit", lambda needed: needed + 8)
+    monkeypatch.setattr(hypothesis, "length_limit", lambda needed: needed + 8)
 
 
 def small_mu(seed: int, dtype=torch.float64):
@@ -49,7 +51,7 @@ def small_mu(seed: int, dtype=torch.float64):
     tokens = torch.randint(4, SOURCE_VOCABULARY, (64, 8))
     with torch.no_grad():
         states = model.encoder(tokens, torch.full((64,), 8))
-        hidden, _ = model.decoder(tokens, states, torch.full((64,), 8))
+        hidden = model.decoder(tokens, states, torch.full((64,), 8))[-1].hidden
         mean = hidden.mean(dim=(0, 1))
         # what all states have in common decides nothing
         end = model.project.weight[EOS]
@@ -57,7 +59,7 @@ def small_mu(seed: int, dtype=torch.float64):
         end *= 20.0
         segmenter.output.weight *= 20.0
         segmenter.output.bias -= segmenter.logits(states).median()
-    translate_by_units(model, segmenter)
+    model.use_segmenter(segmenter)
     return loaded
 
 
@@ -96,7 +98,7 @@ def from_scratch(loaded, text: str, threshold: float) -> FromScratch:
             needed.append(len(heard) + is_last)
             if token == EOS:
                 return FromScratch(committed, needed, True, margin)
-            if len(needed) > search.length_limit(max(needed)):
+            if len(needed) > hypothesis.length_limit(max(needed)):
                 return FromScratch(committed, needed, False, margin)
             committed.append(token)
     raise AssertionError("the last prefix ends the translation")
@@ -135,8 +137,8 @@ def outcome(dtype, seed: int, count: int) -> Outcome:
     for threshold in THRESHOLDS:
         chosen = [index for index in range(count) if thresholds[index] == threshold]
         batched = greedy(loaded.model, [sources[index] for index in chosen], delta=threshold, slots=5)
-        for index, hypothesis in zip(chosen, batched):
-            hypotheses[index].append(hypothesis)
+        for index, one in zip(chosen, batched):
+            hypotheses[index].append(one)
 
     excused = 0
     for row, sentence in zip(hypotheses, expected):
@@ -232,12 +234,12 @@ def test_there_is_nothing_to_search():
 )
 def test_models_that_cannot_translate_by_units(attention, encoder, message):
     model = small_model(0, encoder=encoder, **attention)
-    with pytest.raises(SegmenterError, match=message):
-        translate_by_units(model, Segmenter(small_mu(0).tokenizer.source, 32))
+    with pytest.raises(UserError, match=message):
+        model.use_segmenter(Segmenter(small_mu(0).tokenizer.source, 32))
 
 
 def test_a_given_translation_belongs_to_no_unit():
-    with pytest.raises(SegmenterError, match="look at the offline model"):
+    with pytest.raises(UserError, match="look at the offline model"):
         forced.read(small_mu(0), ["a b"], ["c d"])
 
 

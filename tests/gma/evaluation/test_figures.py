@@ -254,8 +254,8 @@ def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
         content = {"format": "gma-sweep", "version": plot.sweep.VERSION, "points": [point]}
         (folder / "curve.json").write_text(json.dumps(content))
     drawn = []
-    monkeypatch.setattr(plot.plotting, "quality_latency", lambda curves, convention: drawn.append(curves))
-    monkeypatch.setattr(plot.plotting, "save", lambda figure, path: [])
+    monkeypatch.setattr(plot.figures, "quality_latency", lambda curves, convention: drawn.append(curves))
+    monkeypatch.setattr(plot.figures, "save", lambda figure, path: [])
     plot.curve(folders, tmp_path / "figure", convention="word")
     assert [points[0].quality for points in drawn[0].values()] == [0, 1, 2]
     assert list(drawn[0])[:2] == ["model", "sweep/model"]

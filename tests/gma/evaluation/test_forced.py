@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gma.corpus import generated
-from gma.decoding.batch import IncrementalBatch
+from gma.decoding.incremental import IncrementalBatch
 from gma.evaluation import forced as word_alignment
 from gma.evaluation.forced import ForcedPair
 from gma.model import directory

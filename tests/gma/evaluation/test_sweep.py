@@ -38,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
 def computed(monkeypatch) -> list[tuple[str, float | None]]:
     """Every point that is really evaluated. No figures: they take longer than the points."""
     points = []
-    monkeypatch.setattr(sweep.plotting, "save", lambda figure, path: [])
+    monkeypatch.setattr(sweep.figures, "save", lambda figure, path: [])
 
     def evaluate(*arguments, **options):
         points.append((options["system"], options["delta"]))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gma.config.settings import AttentionSettings
-from gma.decoding.batch import IncrementalBatch
+from gma.decoding.incremental import IncrementalBatch
 from gma.policies.latency_loss import expected_latency
 from gma.text.tokenizer import BOS, EOS, PAD
 from tests.support import tiny_run
@@ -47,8 +47,8 @@ def watched(model, *inputs):
         for hook in hooks:
             hook.remove()
         layers = [
-            (attention, attention.energy(attention.query(hidden), attention.project(states).__getitem__), alignment)
-            for attention, (hidden, states, *_), (_, alignment) in seen
+            (attention, attention.energy(query, memory.parts.__getitem__), alignment)
+            for attention, (query, memory, *_), (_, alignment) in seen
         ]
     return output, layers
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from gma.decoding.batch import IncrementalBatch
 from gma.decoding.greedy import greedy
+from gma.decoding.incremental import IncrementalBatch
 from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.translate import translate
 from gma.model import directory

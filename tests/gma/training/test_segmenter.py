@@ -59,7 +59,7 @@ def test_what_is_written(folder):
 
 def test_the_same_again(folder, monkeypatch):
     assert segment(monkeypatch, folder, "offline", "again") == 0
-    one, other = (tensor_file.read(folder / name / segmenter.SEGMENTER) for name in ("mu", "again"))
+    one, other = (tensor_file.read(folder / name / directory.SEGMENTER) for name in ("mu", "again"))
     assert one.record == other.record
     tiny_run.assert_same_tensors(one, other)
 
@@ -103,8 +103,8 @@ def test_a_curve(folder, tmp_path, monkeypatch):
     # a new segmenter is a new system
     own = tmp_path / "mu"
     shutil.copytree(folder / "mu", own)
-    tensors, record = tensor_file.read(own / segmenter.SEGMENTER)
-    tensor_file.write(own / segmenter.SEGMENTER, {name: -tensor for name, tensor in tensors.items()}, record)
+    tensors, record = tensor_file.read(own / directory.SEGMENTER)
+    tensor_file.write(own / directory.SEGMENTER, {name: -tensor for name, tensor in tensors.items()}, record)
     assert tiny_model.command(monkeypatch, "sweep", own, *sweep[2:]) == 0
     changed = json.loads((tmp_path / "curve.json").read_text())["points"]
     assert {point["model"] for point in changed}.isdisjoint(point["model"] for point in points)
@@ -160,7 +160,7 @@ def test_a_corpus_with_another_tokenizer(folder, monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize("change", ["missing", "damaged", "of another model", "of another shape"])
 def test_a_segmenter_that_cannot_be_used(folder, tmp_path, change):
     shutil.copytree(folder / "mu", tmp_path / "mu")
-    path = tmp_path / "mu" / segmenter.SEGMENTER
+    path = tmp_path / "mu" / directory.SEGMENTER
     tensors, record = tensor_file.read(path)
     if change == "missing":
         path.unlink()

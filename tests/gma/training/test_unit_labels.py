@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from gma.corpus import generated
-from gma.decoding import greedy
+from gma.decoding import hypothesis
+from gma.errors import UserError
 from gma.model import directory
+from gma.policies import Segmenter
 from gma.text.tokenizer import BOS, EOS
-from gma.training import segmenter
-from gma.training.segmenter import Segmenter, SegmenterError
+from gma.training import segmenter, unit_labels
 from gma.training.unit_labels import label
 from tests.support import tiny_model, tiny_run
 
@@ -38,7 +39,7 @@ def random_model(corpus, tmp_path_factory):
     tokens = torch.randint(4, 100, (64, 8), generator=torch.Generator().manual_seed(0))
     lengths = torch.full((64,), 8)
     with torch.no_grad():
-        hidden, _ = model.decoder(tokens, model.encoder(tokens, lengths), lengths)
+        hidden = model.decoder(tokens, model.encoder(tokens, lengths), lengths)[-1].hidden
         mean, end = hidden.mean(dim=(0, 1)), model.project.weight[EOS]
         # what all states have in common decides nothing
         end -= mean * (end @ mean) / (mean @ mean)
@@ -64,7 +65,7 @@ def translation(model, source: list[int], begun: list[int]) -> tuple[list[int], 
         best = logits[0, -1].argmax().item()
         if best == EOS:
             return tokens, True
-        if len(tokens) == greedy.length_limit(len(source)):
+        if len(tokens) == hypothesis.length_limit(len(source)):
             return tokens, False
         tokens.append(best)
 
@@ -82,7 +83,8 @@ def by_definition(model, words: list[tuple[int, ...]]) -> list[bool]:
 
 @pytest.mark.parametrize("name", ["random_model", pytest.param("trained_model", marks=pytest.mark.slow)])
 def test_labels_are_those_of_the_definition(name, request, monkeypatch):
-    monkeypatch.setattr(greedy, "length_limit", lambda needed: needed + 8)
+    for module in (hypothesis, unit_labels):
+        monkeypatch.setattr(module, "length_limit", lambda needed: needed + 8)
     loaded = request.getfixturevalue(name)
     vocabulary = loaded.tokenizer.source
     texts = [pair.source.split() for pair in generated.generate(30, seed=5)]
@@ -138,5 +140,5 @@ def test_the_classifier_learns_what_can_be_learned(random_model):
 
 
 def test_one_sentence_is_too_little(random_model):
-    with pytest.raises(SegmenterError, match=r"1 sentences .* expected 2 at least"):
+    with pytest.raises(UserError, match=r"1 sentences .* expected 2 at least"):
         segmenter.fit(Segmenter(random_model.tokenizer.source, 16), [torch.zeros(2, 16)], [[True, False]], seed=0)

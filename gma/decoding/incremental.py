@@ -1,0 +1,342 @@
+"""Decoding many sentences together, one target token at a time, each with as much of its source as has arrived."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gma.attention.alignment import Alignment
+from gma.attention.key_value_cache import KeyValueCache
+from gma.attention.memory import CachedRows, Past
+from gma.model.transformer import Front, Transformer
+from gma.policies.base import Source, within
+from gma.text.padding import padded
+from gma.text.tokenizer import BOS, EOS
+
+# stands for the length of a source that has not ended: more than any row can need, and exact in int32
+UNKNOWN_LENGTH = 2**30
+NOWHERE = -1
+# of a slot that no row has aligned yet, in the order of Alignment's fields
+UNALIGNED = (1.0, 1.0, 0, math.nan)
+
+
+@dataclass
+class Sentence:
+    """One slot of the batch. Counts are in model tokens, the source's end-of-sentence included."""
+
+    delta: float
+    arrived: int = 0
+    ended: bool = False
+    written: int = 0
+    token: int | None = BOS  # the decoder's next input; None once the translation has ended
+    layer: int = NOWHERE  # decoder layer at whose cross-attention the next token waits
+    needed: int = 0  # source tokens that it waits for there
+    furthest: int = 0  # source tokens that the next token has used so far
+    unread: list[int] = field(default_factory=list)  # of a bidirectional encoder, which starts at the end
+
+    @property
+    def can_go_on(self) -> bool:
+        return self.token is not None and (self.layer == NOWHERE or self.ended or self.needed <= self.arrived)
+
+    @property
+    def source_length(self) -> int:
+        return self.arrived if self.ended else UNKNOWN_LENGTH
+
+
+class Scores(NamedTuple):
+    """What `advance` has found for the slots that came through the decoder."""
+
+    slots: list[int]
+    logits: Tensor  # [n, V]
+    needed: list[int]  # source tokens used by the furthest layer
+    positions: list[list[float]]  # [n][layers], aligned positions (1-based) of the furthest head
+
+
+class IncrementalBatch:
+    """Slots for sentences that begin, wait, go on and end independently of one another.
+
+    A token stops at the first decoder layer that needs source which has not arrived, and goes on from there later:
+    nothing is computed twice. `advance` runs all slots that can go on, together, and leaves the
+    choice of the token to the caller, who answers with `write`.
+    """
+
+    can_fork: ClassVar[bool] = True  # whether there is something to search once the source has ended
+
+    def __init__(self, model: Transformer):
+        if model.training:
+            raise ValueError("the model is in training mode; expected model.eval(): dropout has no place in decoding")
+        self.model = model
+        self.sentences: dict[int, Sentence] = {}
+        self._forget_everything()
+
+    def _forget_everything(self) -> None:
+        weight = self.model.project.weight
+        attention = self.model.decoder.layers[0].cross_attention
+
+        def caches(layers, parts: int = 2) -> list[KeyValueCache]:
+            return [KeyValueCache(attention.heads, attention.head_dim, weight.detach(), parts) for _ in layers]
+
+        self._encoder_caches = caches(self.model.encoder.layers)
+        self._self_caches = caches(self.model.decoder.layers)
+        self._cross_caches = caches(self.model.decoder.layers, attention.memories)
+        self._slots = 0
+        # rows that wait at a cross-attention, [N, 1, …], and every layer's latest alignment, [N, 1 or H, 1]
+        self._hidden = weight.new_zeros(0, 1, weight.shape[1])
+        self._query = weight.new_zeros(0, 1, attention.query.out_features)
+        self._alignments: list[Alignment | None] = [None] * len(self.model.decoder.layers)
+
+    def open(self, delta: float | None = None) -> int:
+        """Begin a sentence; returns its slot."""
+        latency = self.model.latency(delta)
+        slot = next(slot for slot in range(len(self.sentences) + 1) if slot not in self.sentences)
+        self.reserve(slot + 1)
+        row = self._tensor([slot])
+        self._alignments = [
+            alignment and alignment._replace(position=alignment.position.index_fill(0, row, math.nan))
+            for alignment in self._alignments
+        ]
+        self.sentences[slot] = Sentence(latency)
+        return slot
+
+    def close(self, slot: int) -> None:
+        """End a sentence and free its slot; with the last one goes all memory, with a long one most of what it took."""
+        del self.sentences[slot]
+        if not self.sentences:
+            self._forget_everything()
+            return
+        arrived = max(sentence.arrived for sentence in self.sentences.values())
+        for cache in (*self._encoder_caches, *self._cross_caches):
+            cache.give_back(arrived)
+        # a step that waits between two layers has left its own position behind already
+        written = max(sentence.written for sentence in self.sentences.values()) + 1
+        for cache in self._self_caches:
+            cache.give_back(written)
+
+    def fork(self, slot: int) -> int:
+        """Begin a second translation of a sentence, with the same past; returns its slot."""
+        fork = self.open()
+        self.sentences[fork] = replace(self.sentences[slot])
+        source, target = self._tensor([slot]), self._tensor([fork])
+        for cache in (*self._self_caches, *self._cross_caches):
+            cache.reserve(self._slots, 0)
+        for cache in self._cross_caches:
+            cache.copy(source, target)
+        self.copy({fork: slot})
+        return fork
+
+    def copy(self, origins: Mapping[int, int]) -> None:
+        """Let slots (the keys) go on from the past of other slots: translations of one sentence, of one length."""
+        if not origins:
+            return
+        source, target = self._tensor(list(origins.values())), self._tensor(list(origins))
+        for cache in self._self_caches:
+            cache.copy(source, target)
+        self._alignments = [
+            alignment and Alignment(*(x.index_copy(0, target, x[source]) for x in alignment))
+            for alignment in self._alignments
+        ]
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many sentences at a time."""
+        if slots <= self._slots:
+            return
+        self._slots = max(slots, 2 * self._slots)
+        self._hidden, self._query = (_lengthened(x, self._slots, 0.0) for x in (self._hidden, self._query))
+        self._alignments = [
+            alignment and Alignment(*(_lengthened(x, self._slots, fill) for x, fill in zip(alignment, UNALIGNED)))
+            for alignment in self._alignments
+        ]
+
+    @torch.no_grad()
+    def push(self, tokens: Mapping[int, Sequence[int]]) -> Tensor | None:
+        """Give slots more source, all in one pass of the encoder. The end-of-sentence token ends a source.
+
+        Returns the encoder's states, [n, T, E], of those that were given something, in ascending order.
+        """
+        for slot, new in tokens.items():
+            if self.sentences[slot].ended:
+                raise ValueError(f"slot {slot} was given {len(new)} tokens after the end of its source")
+        if not self.model.encoder.causal:
+            tokens = self._complete_sources(tokens)
+        slots = sorted(slot for slot, new in tokens.items() if new)
+        if not slots:
+            return None
+        sentences = [self.sentences[slot] for slot in slots]
+        lengths = [len(tokens[slot]) for slot in slots]
+        longest = max(lengths)
+        capacity = longest + max(sentence.arrived for sentence in sentences)
+        for cache in (*self._encoder_caches, *self._cross_caches):
+            cache.reserve(self._slots, capacity)
+
+        source = padded([tokens[slot] for slot in slots], self.model.project.weight.device)
+        rows, start = self._tensor(slots), self._tensor([sentence.arrived for sentence in sentences])
+        if self.model.encoder.causal:
+            states = self.model.encoder.extend(source, self._encoder_caches, rows, start, capacity - 1)
+        else:
+            states = self.model.encoder(source, self._tensor(lengths))
+        for layer, cache in zip(self.model.decoder.layers, self._cross_caches):
+            cache.write(rows, start, *layer.cross_attention.project(states).parts)
+        for slot, sentence in zip(slots, sentences):
+            sentence.arrived += len(tokens[slot])
+            sentence.ended = tokens[slot][-1] == EOS
+        return states
+
+    def _complete_sources(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
+        """A bidirectional encoder reads a source when it is complete."""
+        for slot, new in tokens.items():
+            self.sentences[slot].unread.extend(new)
+        sources = {slot: self.sentences[slot].unread for slot in tokens}
+        return {slot: source for slot, source in sources.items() if source and source[-1] == EOS}
+
+    @torch.no_grad()
+    def advance(self, slots: Iterable[int] | None = None) -> Scores | None:
+        """Take every slot, or each of these, as far through the decoder as its source allows.
+
+        Returns the scores of those that came through, or None if none could go on.
+        """
+        slots = sorted(self.sentences if slots is None else slots)
+        going = [slot for slot in slots if self.sentences[slot].can_go_on]
+        if not going:
+            return None
+        stood = {slot: self.sentences[slot].layer for slot in going}
+        rows = self._rows([slot for slot, layer in stood.items() if layer == NOWHERE])
+        hidden = self._embed(rows)
+        for index in range(len(self.model.decoder.layers)):
+            waiting = self._approach(index, rows, hidden) if rows.slots else None
+            self._resume(index, [slot for slot, layer in stood.items() if layer == index])
+            ready = [slot for slot in going if self._is_ready(slot, index)]
+            # mostly all go on at once; only what stops here, or has waited here before, is kept
+            if ready != rows.slots:
+                if waiting is not None:
+                    self._keep(rows, waiting.front)
+                rows = self._rows(ready)
+                waiting = self._kept(index, rows) if ready else None
+            hidden = hidden[:0] if waiting is None else self._pass(index, rows, waiting)
+        return Scores(
+            rows.slots,
+            self.model.project(hidden[:, 0]),
+            [sentence.furthest for sentence in rows.sentences],
+            torch.stack([rows.of(alignment.center).amax(dim=(1, 2)) for alignment in self._alignments], dim=1).tolist()
+            if rows.slots
+            else [],
+        )
+
+    def write(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+        """Choose the next tokens of the slots that came through `advance`."""
+        for slot, token in zip(slots, tokens):
+            sentence = self.sentences[slot]
+            sentence.written += 1
+            sentence.token = None if token == EOS else token
+            sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
+
+    def _is_ready(self, slot: int, layer: int) -> bool:
+        sentence = self.sentences[slot]
+        return sentence.layer == layer and sentence.can_go_on
+
+    def _embed(self, rows: "Rows") -> Tensor:
+        """[n, 1, E]"""
+        furthest = max((sentence.written for sentence in rows.sentences), default=0)
+        for cache in self._self_caches:
+            cache.reserve(self._slots, furthest + 1)
+        tokens = self._tensor([sentence.token for sentence in rows.sentences])
+        return self.model.decoder.embed.extend(tokens[:, None], rows.written, furthest)
+
+    def _approach(self, index: int, rows: "Rows", hidden: Tensor) -> "Waiting":
+        """Go up to a layer's cross-attention, and find how much source the layer needs."""
+        past = Past(self._self_caches[index], rows.index, rows.written)
+        front = self.model.decoder.layers[index].approach(hidden, rows.visible, past)
+        alignment = self._align(index, rows, front.query)
+        self._settle(index, rows, alignment)
+        return Waiting(front, alignment)
+
+    def _resume(self, index: int, slots: list[int]) -> None:
+        """Re-align slots waiting at this layer whose source has arrived."""
+        if not slots:
+            return
+        rows = self._rows(slots)
+        waiting, attention = self._kept(index, rows), self.model.decoder.layers[index].cross_attention
+        source = self._source(index, rows)
+        self._settle(index, rows, attention.resume(waiting.front.query, source, waiting.alignment))
+
+    def _settle(self, index: int, rows: "Rows", alignment: Alignment) -> None:
+        """Let these rows wait at a layer for what their alignment needs."""
+        before = self._alignments[index]
+        if before is None:
+            before = Alignment(*(_lengthened(x[:0], self._slots, fill) for x, fill in zip(alignment, UNALIGNED)))
+        self._alignments[index] = Alignment(*(rows.put(new, old) for new, old in zip(alignment, before)))
+        for sentence, needed in zip(rows.sentences, alignment.visible.amax(dim=(1, 2)).tolist()):
+            sentence.layer, sentence.needed = index, needed
+
+    def _keep(self, rows: "Rows", front: Front) -> None:
+        self._hidden, self._query = rows.put(front.hidden, self._hidden), rows.put(front.query, self._query)
+
+    def _kept(self, index: int, rows: "Rows") -> "Waiting":
+        return Waiting(Front(rows.of(self._hidden), rows.of(self._query)), self._latest(index, rows))
+
+    def _latest(self, index: int, rows: "Rows") -> Alignment:
+        """A layer's alignments of these rows."""
+        return Alignment(*(rows.of(x) for x in self._alignments[index]))
+
+    def _source(self, index: int, rows: "Rows") -> Source:
+        cache, longest = self._cross_caches[index], max(sentence.arrived for sentence in rows.sentences)
+        # a policy may look before anything has arrived
+        cache.reserve(self._slots, 0)
+        return Source(rows.source_length, rows.arrived, lambda part: rows.of(cache.parts[part][:, :longest]))
+
+    def _align(self, index: int, rows: "Rows", query: Tensor) -> Alignment:
+        """[n, 1 or H, 1] each"""
+        if index > 0 and self.model.decoder.shares_layers:
+            # the source may have ended since the first layer asked for more
+            return within(self._latest(0, rows), rows.source_length)
+        before = self._alignments[index]
+        previous = None if before is None else rows.of(before.position)[:, :, 0]
+        attention = self.model.decoder.layers[index].cross_attention
+        return attention.align(query, self._source(index, rows), previous, rows.delta)
+
+    def _pass(self, index: int, rows: "Rows", waiting: "Waiting") -> Tensor:
+        """A layer's cross-attention and what follows it, [n, 1, E]."""
+        for sentence in rows.sentences:
+            sentence.furthest = max(sentence.furthest, sentence.needed)
+        memory = CachedRows(self._cross_caches[index], rows.index)
+        return self.model.decoder.layers[index].attend(waiting.front, memory, waiting.alignment)
+
+    def _rows(self, slots: list[int]) -> "Rows":
+        return Rows(slots, [self.sentences[slot] for slot in slots], self.model.project.weight.device)
+
+    def _tensor(self, numbers: list) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self.model.project.weight.device)
+
+
+class Waiting(NamedTuple):
+    """Rows at a layer's cross-attention, and what they need."""
+
+    front: Front  # [n, 1, …]
+    alignment: Alignment  # [n, 1 or H, 1] each
+
+
+class Rows:
+    """Some of the slots, ascending, and what the decoder must know of them as tensors."""
+
+    def __init__(self, slots: list[int], sentences: list[Sentence], device: torch.device):
+        self.slots, self.sentences = slots, sentences
+        columns = [(slot, s.written, s.arrived, s.source_length) for slot, s in zip(slots, sentences)]
+        whole = torch.tensor(columns, dtype=torch.int64, device=device).reshape(-1, 4)
+        self.index, self.written, self.arrived, self.source_length = whole.unbind(1)  # [n] each
+        self.visible = (self.written + 1).int()[:, None, None]  # to self-attention, [n, 1, 1]
+        self.delta = torch.tensor([s.delta for s in sentences], dtype=torch.float64, device=device)
+
+    def of(self, buffer: Tensor) -> Tensor:
+        """These rows of all slots' [N, …]."""
+        return buffer if len(self.slots) == buffer.shape[0] else buffer[self.index]
+
+    def put(self, x: Tensor, buffer: Tensor) -> Tensor:
+        """All slots' [N, …] with these rows replaced."""
+        return x if len(self.slots) == buffer.shape[0] else buffer.index_copy(0, self.index, x)
+
+
+def _lengthened(x: Tensor, rows: int, fill: float) -> Tensor:
+    """[n, …] → [rows, …]"""
+    return torch.cat((x, x.new_full((rows - x.shape[0], *x.shape[1:]), fill)))
