@@ -5,7 +5,6 @@ gma_kernels/README.md and consist of differentiable PyTorch operations only, whi
 Low-precision inputs are computed in float32, float64 in float64.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -13,21 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gma_kernels.contract import LARGEST_OFFSET, LINEAR_FLOOR, SMALLEST_WIDTH, accumulation_dtype, full_precision
 from gma_kernels.philox import dropout_scale
-
-# a prior's number in the operators' schemas is its index here
-PRIORS = ("gaussian", "laplace", "linear", "none")
-
-# widths below this act as this: the prior is one-hot long before, and 1/w² must stay finite in float32
-SMALLEST_WIDTH = 2.0**-40
-# |peak − center| is limited to this many widths, so that no factor of the log-prior overflows
-LARGEST_OFFSET = {torch.float32: 2.0**80, torch.float64: 2.0**600}
-# where the linear prior stops falling
-LINEAR_FLOOR = 2.0**-10
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def without_autocast(function: Callable) -> Callable:
@@ -39,13 +25,6 @@ def without_autocast(function: Callable) -> Callable:
             return function(first, *rest)
 
     return precise
-
-
-def full_precision(device_type: str) -> contextlib.AbstractContextManager:
-    """Switches autocast off, on devices that have it."""
-    if torch.amp.is_autocast_available(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return contextlib.nullcontext()
 
 
 class Prior:

@@ -20,9 +20,9 @@ from benchmarks.suites.contenders import (
     with_gradients,
 )
 from benchmarks.suites.interleave import interleaved
-from gma_kernels.api import _check_settings, _dropout_seed
+from gma_kernels.arguments import dropout_seed, prior_and_scale
 from gma_kernels.backends import choose_backend
-from gma_kernels.ops import operators_of
+from gma_kernels.registry import operators_of
 
 GEMM = 2048
 # five products of the backward, two of the forward, each 2·D a cell
@@ -91,8 +91,8 @@ def test_overhead_of_one_call(benchmark):
 
     def prepare():
         choose_backend("native", p.query.device, p.query.dtype)
-        _check_settings(p.query, "gaussian", None)
-        _dropout_seed(p.query, 0.0, None)
+        prior_and_scale(p.query, "gaussian", None)
+        dropout_seed(p.query, 0.0, None)
 
     with torch.no_grad():
         parts = {

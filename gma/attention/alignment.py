@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gma_kernels.reference import accumulation_dtype, full_precision
+from gma_kernels.contract import accumulation_dtype, full_precision
 
 WIDTH_RULES = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3, "predicted": None}
 POSITIONS = ("incremental", "absolute")

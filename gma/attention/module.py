@@ -7,9 +7,8 @@ from torch.nn.functional import linear
 import gma_kernels
 from gma.attention.alignment import Aligner, Alignment, check_choice
 from gma.attention.masks import leading_lengths
-from gma_kernels.api import LARGEST_HEAD
 from gma_kernels.backends import NAMES as BACKENDS
-from gma_kernels.reference import PRIORS
+from gma_kernels.contract import LARGEST_HEAD, PRIORS
 
 
 class GaussianMultiheadAttention(nn.MultiheadAttention):

@@ -13,7 +13,7 @@ from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, Source
 from gma.policies.expected_alignment import expected_alignment, infinite_lookback
 from gma.policies.latency_loss import expected_latency
-from gma_kernels.reference import accumulation_dtype, full_precision
+from gma_kernels.contract import accumulation_dtype, full_precision
 
 # of a prior that leaves a hard head nothing but the position where it stopped
 ONE_POSITION = 1e-9

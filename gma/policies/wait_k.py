@@ -12,7 +12,7 @@ from torch import Tensor
 from gma.attention.alignment import Alignment, within_source
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, LatencyError, Source
-from gma_kernels.reference import accumulation_dtype
+from gma_kernels.contract import accumulation_dtype
 
 # 0.29 · 100 is a little less than 29 in floating point
 ROUNDING = 1e-9

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gma_kernels.reference import accumulation_dtype
+from gma_kernels.contract import accumulation_dtype
 
 
 class Loss(NamedTuple):

@@ -1,7 +1,7 @@
 """The Triton backend: the kernels of the operators triton_forward, triton_backward and triton_weights.
 
-Importing this package imports triton. `gma_kernels.ops` does so at the first call of one of the operators, also one
-from an exported program.
+Importing this package imports triton. `gma_kernels.registry` does so at the first call of one of the operators, also
+one from an exported program.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from gma_kernels.ops import check_values
+from gma_kernels.contract import check_values
 from gma_kernels.triton import launch, tile_sizes
 from gma_kernels.triton.launch import Problem
 

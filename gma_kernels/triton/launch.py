@@ -10,9 +10,8 @@ import torch
 import triton
 from torch import Tensor
 
-from gma_kernels.api import LARGEST_HEAD
+from gma_kernels.contract import LARGEST_HEAD, PRIORS
 from gma_kernels.philox import drop_threshold
-from gma_kernels.reference import PRIORS
 from gma_kernels.triton.backward import backward_keys_kernel, backward_rows_kernel
 from gma_kernels.triton.decode import decode_kernel, join_kernel
 from gma_kernels.triton.forward import forward_kernel

@@ -7,7 +7,7 @@ t = j − j₀ and d = j₀ − center the logarithm is 0 at the peak and never 
 import triton
 import triton.language as tl
 
-# indices into gma_kernels.reference.PRIORS
+# indices into gma_kernels.contract.PRIORS
 GAUSSIAN = tl.constexpr(0)
 LAPLACE = tl.constexpr(1)
 LINEAR = tl.constexpr(2)

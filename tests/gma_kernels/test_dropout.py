@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gma_kernels
-from gma_kernels.api import _dropout_seed
+from gma_kernels.arguments import dropout_seed
 from gma_kernels.philox import drop_threshold, philox4x32
 from tests.support.numerics import GRADIENTS, Inputs, simple_inputs
 
@@ -154,7 +154,7 @@ def test_a_seed_is_made_on_the_gpu_and_not_copied_there(seed):
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, 4, device="cuda")
         with Log():
-            made = _dropout_seed(query, 0.1, seed)
+            made = dropout_seed(query, 0.1, seed)
     assert made.device == query.device
     assert called == ["aten.randint.default" if seed is None else "aten.full.default"]
 

@@ -16,8 +16,7 @@ from gma import cli
 from gma.attention import alignment
 from gma.config import AttentionSettings, Config, ConfigError, load, load_arguments, recipes
 from gma.config.settings import POLICIES, PRESETS, TOKENIZERS, Expected, ModelSettings, Settings
-from gma_kernels.api import LARGEST_HEAD
-from gma_kernels.reference import PRIORS
+from gma_kernels.contract import LARGEST_HEAD, PRIORS
 
 
 @pytest.fixture(autouse=True)
