@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from gma_kernels.contract import accumulation_dtype, full_precision
 
-WIDTH_RULES = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3, "predicted": None}
+WIDTHS_PER_POSITION = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3}
+WIDTH_RULES = (*WIDTHS_PER_POSITION, "predicted")
 POSITIONS = ("incremental", "absolute")
 CONVENTIONS = ("paper", "reference")
 
@@ -34,7 +35,7 @@ class Alignment(NamedTuple):
     center: Tensor
     width: Tensor
     visible: Tensor
-    position: Tensor | None = None
+    position: Tensor = None  # type: ignore[assignment]  # only a user's own lacks it, and no row goes on from there
 
 
 class PositivePredictor(nn.Module):
@@ -43,7 +44,13 @@ class PositivePredictor(nn.Module):
     Always computed in float32 (float64 for float64): under autocast, bfloat16 positions would drift by whole words.
     """
 
-    def __init__(self, embed_dim: int, outputs: int, device=None, dtype=None):
+    def __init__(
+        self,
+        embed_dim: int,
+        outputs: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self.hidden = nn.Linear(embed_dim, embed_dim, bias=False, device=device, dtype=dtype)
         self.output = nn.Linear(embed_dim, outputs, bias=False, device=device, dtype=dtype)
@@ -74,7 +81,17 @@ class Aligner(nn.Module):
             clamped, the width comes from the 0-based position, and ⌈·⌉ counts the source words.
     """
 
-    def __init__(self, embed_dim, outputs, delta, width_rule, positions, convention, device=None, dtype=None):
+    def __init__(
+        self,
+        embed_dim: int,
+        outputs: int,
+        delta: float,
+        width_rule: str,
+        positions: str,
+        convention: str,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         check_choice("width_rule", width_rule, WIDTH_RULES)
         check_choice("positions", positions, POSITIONS)
@@ -117,7 +134,7 @@ class Aligner(nn.Module):
         place = (position - 1.0).clamp(*REFERENCE_RANGE) if counted_from_zero else position
         center = (place + 1.0 if counted_from_zero else place).to(dtype)
         if self.width is None:
-            width = (place * WIDTH_RULES[self.width_rule]).to(dtype)
+            width = (place * WIDTHS_PER_POSITION[self.width_rule]).to(dtype)
         else:
             width = self.width(scaled_query).clamp(*PREDICTED_WIDTH_RANGE)
         return Alignment(center, width, self._visible(center, source_lengths, delta), position)

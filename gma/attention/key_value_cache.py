@@ -64,9 +64,14 @@ class KeyValueCache:
         """
         key, value = self.key.transpose(1, 2), self.value.transpose(1, 2)
         sentences = key.shape[0]
-        options = {"prior": prior, "backend": backend}
+
+        def attended(query: Tensor, center: Tensor, width: Tensor, visible: Tensor) -> Tensor:
+            return gma_kernels.gaussian_attention(
+                query, key, value, center, width, visible, prior=prior, backend=backend
+            )
+
         if rows.shape[0] == sentences:
-            return gma_kernels.gaussian_attention(query, key, value, center, width, visible, **options)
+            return attended(query, center, width, visible)
 
         # the buffers are used in place: a sentence that does not take part sees nothing, which costs nothing
         def spread(x: Tensor) -> Tensor:
@@ -75,8 +80,7 @@ class KeyValueCache:
         # without a prior they are constants, of which nothing is read
         center, width = (x[:1].expand(sentences, -1, -1) if prior == "none" else spread(x) for x in (center, width))
         seen = visible.new_zeros(sentences, *visible.shape[1:]).index_copy_(0, rows, visible)
-        context = gma_kernels.gaussian_attention(spread(query), key, value, center, width, seen, **options)
-        return context[rows]
+        return attended(spread(query), center, width, seen)[rows]
 
 
 def _enlarged(buffer: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,5 +1,7 @@
 """Gaussian multi-head attention as a drop-in replacement for `torch.nn.MultiheadAttention`."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -41,8 +43,8 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
-        device=None,
-        dtype=None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
         delta: float = 1.0,
         prior: str = "gaussian",
@@ -85,7 +87,7 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         )
 
     @classmethod
-    def from_multihead_attention(cls, module: nn.MultiheadAttention, **options) -> "GaussianMultiheadAttention":
+    def from_multihead_attention(cls, module: nn.MultiheadAttention, **options: Any) -> "GaussianMultiheadAttention":
         """A Gaussian attention with the projections of a trained `torch.nn.MultiheadAttention`, copied."""
         if not isinstance(module, nn.MultiheadAttention) or isinstance(module, cls):
             raise TypeError(
@@ -154,15 +156,22 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         query = linear(query, query_weight, query_bias)  # [B, T, E]
         if alignment is None:
             alignment = self.aligner(query * self.head_dim**-0.5, lengths)
-        heads = [
-            self._split_heads(x)
-            for x in (query, linear(key, key_weight, key_bias), linear(value, value_weight, value_bias))
-        ]
-        placement = (alignment.center, alignment.width, torch.minimum(alignment.visible, limit))
-        options = {"prior": self.prior, "backend": self.backend}
+        query = self._split_heads(query)
+        key = self._split_heads(linear(key, key_weight, key_bias))
+        value = self._split_heads(linear(value, value_weight, value_bias))
+        center, width, visible = alignment.center, alignment.width, torch.minimum(alignment.visible, limit)
 
-        dropout_p = self.dropout if self.training else 0.0
-        context = gma_kernels.gaussian_attention(*heads, *placement, dropout_p=dropout_p, **options)
+        context = gma_kernels.gaussian_attention(
+            query,
+            key,
+            value,
+            center,
+            width,
+            visible,
+            prior=self.prior,
+            dropout_p=self.dropout if self.training else 0.0,
+            backend=self.backend,
+        )
         output = self.out_proj(context.transpose(1, 2).flatten(2))
         if not batched:
             output = output.squeeze(0)
@@ -170,7 +179,9 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             output = output.transpose(0, 1)
         if not need_weights:
             return output, None
-        weights = gma_kernels.attention_weights(*heads[:2], *placement, **options)
+        weights = gma_kernels.attention_weights(
+            query, key, center, width, visible, prior=self.prior, backend=self.backend
+        )
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return output, weights if batched else weights.squeeze(0)
@@ -201,11 +212,12 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     def _input_projections(self) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
         """Weights and biases of the projections of query, key and value."""
-        weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
-        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        return weights, biases
+        if self.in_proj_bias is None:
+            return weights, (None, None, None)
+        return weights, self.in_proj_bias.chunk(3)
 
     def _rows_after_batch(self, x: Tensor) -> Tensor:
         """[B, N, E] from whatever layout the module was made for."""

@@ -72,6 +72,7 @@ def complete(batch: IncrementalBatch, begun: Mapping[int, Hypothesis], width: in
     going = list(beams.values())
     while going:
         scores = batch.advance([slot for beam in going for slot in beam.slots])
+        assert scores is not None, "a source that has ended never waits"
         # double: sums of many steps are compared
         likelihoods = scores.logits.double().log_softmax(dim=1)
         steps = [beam.step(scores, likelihoods) for beam in going]

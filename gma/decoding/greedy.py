@@ -74,6 +74,7 @@ def _translate(
             at_work |= opened
             begun |= dict.fromkeys(opened, now)
         scores = batch.advance()
+        assert scores is not None, "a source that has ended never waits"
         tokens = scores.logits.argmax(dim=1).tolist()
         now = time.perf_counter()
         for step, slot in enumerate(scores.slots):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gma.attention.alignment import Alignment
 from gma.attention.key_value_cache import KeyValueCache
@@ -76,7 +76,7 @@ class IncrementalBatch:
         weight = self.model.project.weight
         attention = self.model.decoder.layers[0].cross_attention
 
-        def caches(layers, parts: int = 2) -> list[KeyValueCache]:
+        def caches(layers: Sequence[nn.Module], parts: int = 2) -> list[KeyValueCache]:
             return [KeyValueCache(attention.heads, attention.head_dim, weight.detach(), parts) for _ in layers]
 
         self._encoder_caches = caches(self.model.encoder.layers)
@@ -215,14 +215,12 @@ class IncrementalBatch:
                 rows = self._rows(ready)
                 waiting = self._kept(index, rows) if ready else None
             hidden = hidden[:0] if waiting is None else self._pass(index, rows, waiting)
-        return Scores(
-            rows.slots,
-            self.model.project(hidden[:, 0]),
-            [sentence.furthest for sentence in rows.sentences],
-            torch.stack([rows.of(alignment.center).amax(dim=(1, 2)) for alignment in self._alignments], dim=1).tolist()
-            if rows.slots
-            else [],
-        )
+        positions: list[list[float]] = []
+        if rows.slots:
+            centers = [rows.of(self._aligned(index).center) for index in range(len(self._alignments))]
+            positions = torch.stack([center.amax(dim=(1, 2)) for center in centers], dim=1).tolist()
+        needed = [sentence.furthest for sentence in rows.sentences]
+        return Scores(rows.slots, self.model.project(hidden[:, 0]), needed, positions)
 
     def write(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
         """Choose the next tokens of the slots that came through `advance`."""
@@ -278,7 +276,13 @@ class IncrementalBatch:
 
     def _latest(self, index: int, rows: "Rows") -> Alignment:
         """A layer's alignments of these rows."""
-        return Alignment(*(rows.of(x) for x in self._alignments[index]))
+        return Alignment(*(rows.of(x) for x in self._aligned(index)))
+
+    def _aligned(self, index: int) -> Alignment:
+        """All slots' alignments of a layer that some row has come to."""
+        alignment = self._alignments[index]
+        assert alignment is not None
+        return alignment
 
     def _source(self, index: int, rows: "Rows") -> Source:
         cache, longest = self._cross_caches[index], max(sentence.arrived for sentence in rows.sentences)

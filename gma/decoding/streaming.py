@@ -277,7 +277,7 @@ class Stream:
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -323,7 +323,8 @@ class _Course:
         self.emissions: list[Emission] = []
         self.words = 0  # written
         self.pieces: list[int] = []  # of the next word
-        self.source_words, self.positions = 0, ()  # of the latest piece
+        self.source_words = 0  # of the latest piece
+        self.positions: tuple[float, ...] = ()
 
     def check_open(self) -> None:
         if self.closed:

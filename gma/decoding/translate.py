@@ -9,7 +9,7 @@ from typing import BinaryIO
 from rich.console import Console
 
 from gma.decoding import beam as beams
-from gma.decoding import greedy as search
+from gma.decoding.greedy import LONGEST_ALONE, greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
 from gma.model.directory import Loaded
@@ -80,17 +80,16 @@ def translate(
     indices = [index for index, words in enumerate(pieces) if words]
     sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
     for index, tokens in zip(indices, sources):
-        if len(tokens) > search.LONGEST_ALONE:
+        if len(tokens) > LONGEST_ALONE:
             raise TranslateError(
                 f"the sentence that begins with {texts[index][:40]!r} has {len(tokens):,} tokens; expected at most "
-                f"{search.LONGEST_ALONE:,}: one line is one sentence"
+                f"{LONGEST_ALONE:,}: one line is one sentence"
             )
     progress(len(texts) - len(indices))
-    options = {"delta": delta, "slots": slots, "finished": progress}
     if beam == 1:
-        hypotheses = search.greedy(loaded.model, sources, **options)
+        hypotheses = greedy(loaded.model, sources, delta=delta, slots=slots, finished=progress)
     else:
-        hypotheses = beams.search(loaded.model, sources, beam, **options)
+        hypotheses = beams.search(loaded.model, sources, beam, delta=delta, slots=slots, finished=progress)
     translations = [EMPTY] * len(texts)
     for index, hypothesis in zip(indices, hypotheses):
         translations[index] = _translation([len(word) for word in pieces[index]], hypothesis, target)

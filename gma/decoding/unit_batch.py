@@ -108,6 +108,7 @@ class UnitBatch(IncrementalBatch):
             return
         begun = {slot: self.sentences[slot].arrived for slot in unread}
         states = super().push(unread)
+        assert states is not None, "every one of them has something to read"
         lengths = self._unit_lengths(unread, states)
         # read too far: what follows the unit is read again, in the place of the end-of-sentence
         for slot, length in lengths.items():
@@ -155,7 +156,7 @@ class UnitBatch(IncrementalBatch):
         target = padded(inputs, rows.index.device)
         start = torch.zeros_like(rows.index)
         # what padding leaves behind is overwritten before it is seen
-        seen = causal(*target.shape, target.device)
+        seen = causal(target.shape[0], target.shape[1], target.device)
         heard = rows.source_length.int()[:, None, None].expand(-1, 1, longest)
         hidden = self.model.decoder.embed.extend(target, start, longest - 1)
         for layer, own, source in zip(self.model.decoder.layers, self._self_caches, self._cross_caches):

@@ -13,6 +13,8 @@ class SinusoidalPositions(nn.Module):
     of the state: it follows from the width.
     """
 
+    table: Tensor  # [positions so far, E]
+
     def __init__(self, width: int):
         super().__init__()
         self.width = width

@@ -5,6 +5,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from gma.attention.alignment import Alignment
 from gma.attention.key_value_cache import KeyValueCache
@@ -186,7 +187,7 @@ class Encoder(nn.Module):
     def extend(self, source: Tensor, caches: list[KeyValueCache], rows: Tensor, start: Tensor, largest: int) -> Tensor:
         """States [n, T, E] of the next tokens [n, T] of some sentences, whose earlier ones are in the caches."""
         hidden = self.embed.extend(source, start, largest)
-        visible = start.int()[:, None, None] + causal(*source.shape, source.device)
+        visible = start.int()[:, None, None] + causal(source.shape[0], source.shape[1], source.device)
         for layer, cache in zip(self.layers, caches):
             hidden = layer(hidden, visible, Past(cache, rows, start))
         return hidden
@@ -220,7 +221,7 @@ class Decoder(nn.Module):
     ) -> list[LayerPass]:
         """Every layer's pass over target tokens [B, T], given encoder states [B, S, E]."""
         hidden = self.embed(target)
-        visible = causal(*target.shape, target.device)
+        visible = causal(target.shape[0], target.shape[1], target.device)
         passes: list[LayerPass] = []
         for layer in self.layers:
             shared = passes[0].alignment if passes and self.shares_layers else None
@@ -285,12 +286,13 @@ class FeedForward(nn.Module):
         return self.norm(hidden, self.contract(torch.relu(self.expand(hidden))))
 
 
-class ResidualNorm(nn.LayerNorm):
+class ResidualNorm(nn.Module):
     """norm(x + dropout(change)): post-norm, as in the paper."""
 
     def __init__(self, width: int, dropout: float):
-        super().__init__(width)
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor, change: Tensor) -> Tensor:
-        return super().forward(hidden + self.dropout(change))
+        return layer_norm(hidden + self.dropout(change), self.weight.shape, self.weight, self.bias)

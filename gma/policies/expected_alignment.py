@@ -11,6 +11,8 @@ of every row is 1. Cells with the same i + j do not depend on one another, so T 
 is no division.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -43,7 +45,7 @@ class _Walk(torch.autograd.Function):
     """α from p. On a diagonal s = i + j:  q_{s+1} = (1 − p_s) q_s + (p_s q_s one row down)."""
 
     @staticmethod
-    def forward(ctx, stop: Tensor) -> Tensor:
+    def forward(ctx: Any, stop: Tensor) -> Tensor:
         p = _skewed(stop.double())
         visited = torch.zeros_like(p)  # [T + S − 1, T, B·H]
         visited[:1, 0] = 1.0
@@ -58,7 +60,7 @@ class _Walk(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         p, visited = ctx.saved_tensors
         of_stopping = _skewed(gradient.double())  # of α, then of everything that follows from stopping here
         later = torch.zeros_like(p[0])  # of q on the diagonal after this one
@@ -77,7 +79,7 @@ class _Lookback(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, alignment: Tensor, energy: Tensor) -> Tensor:
+    def forward(ctx: Any, alignment: Tensor, energy: Tensor) -> Tensor:
         total = energy.logcumsumexp(dim=3)
         # along the first dimension a scan works on whole blocks of memory
         alignment, energy, total = (x.movedim(3, 0).contiguous() for x in (alignment, energy, total))
@@ -89,7 +91,7 @@ class _Lookback(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         alignment, share, kept, result = ctx.saved_tensors
         gradient = gradient.movedim(3, 0)
         mean = (share * gradient).contiguous()

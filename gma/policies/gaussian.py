@@ -30,7 +30,7 @@ class GaussianCrossAttention(CrossAttention):
         super().__init__(width, heads, dropout, settings, aligned, prior=settings.prior)
         self.diagonal_weight = settings.diagonal_weight
         outputs = 1 if settings.sharing in ("heads", "all") else heads
-        self.aligner = None
+        self.aligner: Aligner | None = None
         if aligned:
             self.aligner = Aligner(
                 width,
@@ -48,6 +48,7 @@ class GaussianCrossAttention(CrossAttention):
     def align(
         self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None
     ) -> Alignment:
+        assert self.aligner is not None, "a layer that is given another's alignment does not align"
         return self.aligner(query * self.head_dim**-0.5, source.lengths, previous, delta)
 
     def auxiliary_loss(

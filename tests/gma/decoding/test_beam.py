@@ -66,7 +66,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations(policy, seed):
     for source, one in zip(sources, found):
         best = max(all_ends([]), key=lambda tokens: mean_likelihood(model, source, tokens))
         assert [*one.tokens, EOS] == best
-        assert len(hypothesis.needed) == len(hypothesis.positions) == len(hypothesis.seconds) == len(best)
+        assert len(one.needed) == len(one.positions) == len(one.seconds) == len(best)
 
 
 @pytest.mark.usefixtures("_few_steps")

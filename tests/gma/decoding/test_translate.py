@@ -201,7 +201,7 @@ def test_a_closed_standard_input_is_named(loaded, tmp_path, monkeypatch, capsys)
 
 
 def test_a_sentence_without_end_is_refused(loaded, monkeypatch):
-    monkeypatch.setattr(greedy, "LONGEST_ALONE", 20)
+    monkeypatch.setattr("gma.decoding.translate.LONGEST_ALONE", 20)
     with pytest.raises(TranslateError, match=r"begins with 'a a a a.*41 tokens; expected at most 20"):
         translate(loaded, ["ab c", "a " * 40])
 
