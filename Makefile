@@ -129,6 +129,7 @@ cuda-check:
 lint: test-setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 format: test-setup
 	$(BIN)/ruff check --fix .

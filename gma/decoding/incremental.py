@@ -12,7 +12,7 @@ from gma.attention.alignment import Alignment
 from gma.attention.key_value_cache import KeyValueCache
 from gma.attention.memory import CachedRows, Past
 from gma.model.transformer import Front, Transformer
-from gma.policies.base import Source, within
+from gma.policies import Source
 from gma.text.padding import padded
 from gma.text.tokenizer import BOS, EOS
 
@@ -178,7 +178,7 @@ class IncrementalBatch:
         else:
             states = self.model.encoder(source, self._tensor(lengths))
         for layer, cache in zip(self.model.decoder.layers, self._cross_caches):
-            cache.write(rows, start, *layer.cross_attention.project(states).parts)
+            cache.write(rows, start, *layer.remember(states).parts)
         for slot, sentence in zip(slots, sentences):
             sentence.arrived += len(tokens[slot])
             sentence.ended = tokens[slot][-1] == EOS
@@ -246,7 +246,7 @@ class IncrementalBatch:
         """Go up to a layer's cross-attention, and find how much source the layer needs."""
         past = Past(self._self_caches[index], rows.index, rows.written)
         front = self.model.decoder.layers[index].approach(hidden, rows.visible, past)
-        alignment = self._align(index, rows, front.query)
+        alignment = self._align(index, rows, front)
         self._settle(index, rows, alignment)
         return Waiting(front, alignment)
 
@@ -255,9 +255,8 @@ class IncrementalBatch:
         if not slots:
             return
         rows = self._rows(slots)
-        waiting, attention = self._kept(index, rows), self.model.decoder.layers[index].cross_attention
-        source = self._source(index, rows)
-        self._settle(index, rows, attention.resume(waiting.front.query, source, waiting.alignment))
+        waiting, layer = self._kept(index, rows), self.model.decoder.layers[index]
+        self._settle(index, rows, layer.resume(waiting.front, self._source(index, rows), waiting.alignment))
 
     def _settle(self, index: int, rows: "Rows", alignment: Alignment) -> None:
         """Let these rows wait at a layer for what their alignment needs."""
@@ -290,15 +289,15 @@ class IncrementalBatch:
         cache.reserve(self._slots, 0)
         return Source(rows.source_length, rows.arrived, lambda part: rows.of(cache.parts[part][:, :longest]))
 
-    def _align(self, index: int, rows: "Rows", query: Tensor) -> Alignment:
+    def _align(self, index: int, rows: "Rows", front: Front) -> Alignment:
         """[n, 1 or H, 1] each"""
+        layer, source = self.model.decoder.layers[index], self._source(index, rows)
         if index > 0 and self.model.decoder.shares_layers:
             # the source may have ended since the first layer asked for more
-            return within(self._latest(0, rows), rows.source_length)
+            return layer.resume(front, source, self._latest(0, rows))
         before = self._alignments[index]
         previous = None if before is None else rows.of(before.position)[:, :, 0]
-        attention = self.model.decoder.layers[index].cross_attention
-        return attention.align(query, self._source(index, rows), previous, rows.delta)
+        return layer.align(front, source, previous, rows.delta)
 
     def _pass(self, index: int, rows: "Rows", waiting: "Waiting") -> Tensor:
         """A layer's cross-attention and what follows it, [n, 1, E]."""

@@ -14,7 +14,7 @@ from gma.attention.self_attention import SelfAttention, causal
 from gma.config.settings import AttentionSettings, ModelSettings
 from gma.errors import UserError
 from gma.model.positions import SinusoidalPositions
-from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter
+from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
 from gma.text.tokenizer import PAD
 
 
@@ -247,6 +247,18 @@ class DecoderLayer(nn.Module):
         hidden = self.self_attention_norm(hidden, self.self_attention(hidden, visible, past))
         return Front(hidden, self.cross_attention.query(hidden))
 
+    def align(self, front: Front, source: Source, previous: Tensor | None, delta: float | Tensor | None) -> Alignment:
+        """How much source the rows need; see `CrossAttention.align`."""
+        return self.cross_attention.align(front.query, source, previous, delta)
+
+    def resume(self, front: Front, source: Source, alignment: Alignment) -> Alignment:
+        """The same for rows whose source has arrived in the meantime."""
+        return self.cross_attention.resume(front.query, source, alignment)
+
+    def remember(self, states: Tensor) -> Projections:
+        """What the cross-attention keeps of encoder states [B, S, E]."""
+        return self.cross_attention.project(states)
+
     def attend(self, front: Front, memory: Memory, alignment: Alignment) -> Tensor:
         """[B, T, E]"""
         return self._leave(front, self.cross_attention.attend(front.query, memory, alignment))
@@ -265,7 +277,7 @@ class DecoderLayer(nn.Module):
     ) -> LayerPass:
         """hidden: [B, T, E]; visible: [B, 1, T]; states: [B, S, E]; shared: an alignment to use instead of one's own"""
         front = self.approach(hidden, visible)
-        memory = self.cross_attention.project(states)
+        memory = self.remember(states)
         attended, alignment = self.cross_attention(front.query, memory, source_lengths, delta, shared)
         return LayerPass(front, memory, alignment, self._leave(front, attended))
 
