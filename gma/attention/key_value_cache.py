@@ -27,6 +27,11 @@ class KeyValueCache:
     def value(self) -> Tensor:
         return self.parts[1]
 
+    @property
+    def room(self) -> int:
+        """Positions that there is room for, in every sentence."""
+        return self.key.shape[1]
+
     def reserve(self, sentences: int, positions: int) -> None:
         """Make room for at least so many; what is there stays. Doubles, so that growing is cheap in the long run."""
         had_sentences, had_positions = self.key.shape[:2]

@@ -12,6 +12,10 @@ from gma.attention.key_value_cache import KeyValueCache
 class Memory(Protocol):
     """Keys and values in either form."""
 
+    def part(self, which: int) -> Tensor:
+        """Keys (0), values (1), or what else a policy keeps of the source: [B, at least the longest, H, D]."""
+        ...
+
     def attend(self, query: Tensor, alignment: Alignment, prior: str, dropout_p: float, backend: str) -> Tensor:
         """Context [B, H, T, Dv] of queries [B, H, T, D]."""
         ...
@@ -21,6 +25,9 @@ class Projections(NamedTuple):
     """Keys, values and a policy's own projections of whole sentences, [B, S, H, D] each."""
 
     parts: tuple[Tensor, ...]
+
+    def part(self, which: int) -> Tensor:
+        return self.parts[which]
 
     def attend(self, query: Tensor, alignment: Alignment, prior: str, dropout_p: float, backend: str) -> Tensor:
         return gma_kernels.gaussian_attention(
@@ -37,10 +44,15 @@ class Projections(NamedTuple):
 
 
 class CachedRows(NamedTuple):
-    """Some sentences of a cache, by their indices [n], ascending."""
+    """Some sentences of a cache."""
 
     cache: KeyValueCache
-    rows: Tensor
+    rows: Tensor  # [n], ascending
+    longest: int  # positions that are there, in the longest of them
+
+    def part(self, which: int) -> Tensor:
+        buffer = self.cache.parts[which][:, : self.longest]
+        return buffer if self.rows.shape[0] == buffer.shape[0] else buffer[self.rows]
 
     def attend(self, query: Tensor, alignment: Alignment, prior: str, dropout_p: float, backend: str) -> Tensor:
         # no dropout: a cache is for decoding

@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
         memory: Memory = Projections(tuple(parts))
         if past is not None:
             past.cache.write(past.rows, past.start, *parts)
-            memory = CachedRows(past.cache, past.rows)
+            memory = CachedRows(past.cache, past.rows, past.cache.room)
         query = query.transpose(1, 2)
         dropout_p = self.dropout if self.training else 0.0
         context = memory.attend(query, without_prior(query, visible), "none", dropout_p, self.backend)

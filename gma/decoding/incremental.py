@@ -284,10 +284,13 @@ class IncrementalBatch:
         return alignment
 
     def _source(self, index: int, rows: "Rows") -> Source:
+        return Source(rows.source_length, rows.arrived, self._memory(index, rows))
+
+    def _memory(self, index: int, rows: "Rows") -> CachedRows:
         cache, longest = self._cross_caches[index], max(sentence.arrived for sentence in rows.sentences)
         # a policy may look before anything has arrived
         cache.reserve(self._slots, 0)
-        return Source(rows.source_length, rows.arrived, lambda part: rows.of(cache.parts[part][:, :longest]))
+        return CachedRows(cache, rows.index, longest)
 
     def _align(self, index: int, rows: "Rows", front: Front) -> Alignment:
         """[n, 1 or H, 1] each"""
@@ -303,8 +306,8 @@ class IncrementalBatch:
         """A layer's cross-attention and what follows it, [n, 1, E]."""
         for sentence in rows.sentences:
             sentence.furthest = max(sentence.furthest, sentence.needed)
-        memory = CachedRows(self._cross_caches[index], rows.index)
-        return self.model.decoder.layers[index].attend(waiting.front, memory, waiting.alignment)
+        layer = self.model.decoder.layers[index]
+        return layer.attend(waiting.front, self._memory(index, rows), waiting.alignment)
 
     def _rows(self, slots: list[int]) -> "Rows":
         return Rows(slots, [self.sentences[slot] for slot in slots], self.model.project.weight.device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gma.attention.alignment import without_prior
-from gma.attention.memory import CachedRows, Past
+from gma.attention.memory import Past
 from gma.attention.self_attention import causal
 from gma.decoding.incremental import NOWHERE, IncrementalBatch, Scores
 from gma.model.transformer import Transformer
@@ -159,11 +159,10 @@ class UnitBatch(IncrementalBatch):
         seen = causal(target.shape[0], target.shape[1], target.device)
         heard = rows.source_length.int()[:, None, None].expand(-1, 1, longest)
         hidden = self.model.decoder.embed.extend(target, start, longest - 1)
-        for layer, own, source in zip(self.model.decoder.layers, self._self_caches, self._cross_caches):
+        for index, (layer, own) in enumerate(zip(self.model.decoder.layers, self._self_caches)):
             own.reserve(self._slots, longest)
             front = layer.approach(hidden, seen, Past(own, rows.index, start))
-            memory = CachedRows(source, rows.index)
-            hidden = layer.attend(front, memory, without_prior(front.query, heard))
+            hidden = layer.attend(front, self._memory(index, rows), without_prior(front.query, heard))
 
     def _end_unit(self, slot: int) -> None:
         """Take back the unit's end-of-sentence and read on."""

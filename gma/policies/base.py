@@ -1,7 +1,7 @@
 """What a policy is: cross-attention that knows how much source each of its rows needs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ class Source(NamedTuple):
 
     lengths: Tensor  # [B], |x|; more than any row can need while the source has not ended
     arrived: Tensor  # [B], the tokens that are there
-    part: Callable[[int], Tensor]  # by its place in `project`'s result: [B, at least the longest arrived, H, D]
+    memory: Memory
 
 
 class CrossAttention(nn.Module):
@@ -150,7 +150,7 @@ class CrossAttention(nn.Module):
         """
         alignment = shared
         if alignment is None:
-            source = Source(source_lengths, source_lengths, memory.parts.__getitem__)
+            source = Source(source_lengths, source_lengths, memory)
             alignment = self.align(query, source, None, delta)
         return self.attend(query, memory, alignment), alignment
 

@@ -1,6 +1,6 @@
 """Monotonic multi-head attention (MMA): every head scans the source and decides where to stop (Ma et al. 2020)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gma.attention.alignment import Alignment
-from gma.attention.memory import Projections
+from gma.attention.memory import Memory, Projections
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, Source
 from gma.policies.expected_alignment import expected_alignment, infinite_lookback
@@ -44,9 +44,9 @@ class MonotonicCrossAttention(CrossAttention):
         self.latency_average, self.latency_variance = settings.latency_average, settings.latency_variance
         self.energy_bias = nn.Parameter(torch.tensor([settings.energy_bias]))
 
-    def energy(self, query: Tensor, part: Callable[[int], Tensor]) -> Tensor:
-        """logit p, [B, H, T, S], from projected queries [B, T, queries · E] and `Source.part`."""
-        which, key = (0, part(0)) if self.hard else (1, part(2))
+    def energy(self, query: Tensor, memory: Memory) -> Tensor:
+        """logit p, [B, H, T, S], from projected queries [B, T, queries · E] and the source's memory."""
+        which, key = (0, memory.part(0)) if self.hard else (1, memory.part(2))
         return self._product(query, which, key) + self.energy_bias
 
     def _product(self, query: Tensor, which: int, key: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class MonotonicCrossAttention(CrossAttention):
     def _stop(self, query: Tensor, source: Source, start: Tensor) -> Alignment:
         """Where the heads stop, if the first row scans from `start` [B, H]; a head that has seen all that is there
         wants one token more."""
-        energy = self.energy(query, source.part)
+        energy = self.energy(query, source.memory)
         place = torch.arange(1, energy.shape[3] + 1, device=energy.device)
         nowhere = energy.shape[3] + 1
         stops = (energy >= 0) & (place <= source.arrived[:, None, None, None])
@@ -96,7 +96,7 @@ class MonotonicCrossAttention(CrossAttention):
             return super().forward(query, memory, source_lengths, delta, shared)
         key, value = memory.parts[:2]
         with full_precision(query.device.type):
-            energy = self.energy(query, memory.parts.__getitem__)
+            energy = self.energy(query, memory)
             stop = (energy + self.noise * torch.randn_like(energy)).sigmoid()
             weights = expected = expected_alignment(stop, source_lengths)
             if not self.hard:

@@ -154,7 +154,7 @@ def of_positions(alignment, latencies, lengths):
 def of_stops(attention, query, memory, alignment):
     """How near the heads are to another decision at a position that they have looked at, [B, T]: |p − ½|."""
     with torch.no_grad():
-        energy = attention.energy(query, memory.parts.__getitem__).double()
+        energy = attention.energy(query, memory).double()
     place = torch.arange(1, energy.shape[3] + 1)
     end = alignment.position
     start = torch.cat([torch.ones_like(end[..., :1]), end[..., :-1]], dim=2)

@@ -51,5 +51,5 @@ def test_a_push_enters_every_room_once(policy):
     stream = StreamingTranslator(small_loaded(small_model(0, policy=policy))).open()
     found = entrances(lambda: [*stream.push("ab c de f "), *stream.finish()])
     assert {("decoding", "text"), ("decoding", "model"), ("model", "policies"), ("attention", KERNELS)} <= set(found)
-    entered = [room for _, room in found if room != "attention"]
+    entered = [room for _, room in found if room not in ("attention", KERNELS)]
     assert len(entered) == len(set(entered)), found

@@ -47,7 +47,7 @@ def watched(model, *inputs):
         for hook in hooks:
             hook.remove()
         layers = [
-            (attention, attention.energy(query, memory.parts.__getitem__), alignment)
+            (attention, attention.energy(query, memory), alignment)
             for attention, (query, memory, *_), (_, alignment) in seen
         ]
     return output, layers
