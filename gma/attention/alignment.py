@@ -1,6 +1,8 @@
 """Where each target word looks: aligned positions, prior widths and how much source each row may use (paper, 3.1).
 
-Δp_i = exp(v · tanh(W q_i))      p_i = p_{i−1} + Δp_i, p_0 = 1      g_i = ⌊p_i + δ⌋          (Eq. 7–9)
+Δp_i = exp(v · tanh(W q_i/√d))      p_i = p_{i−1} + Δp_i, p_0 = 1      g_i = ⌊p_i + δ⌋          (Eq. 4–6)
+
+The √d is that of the authors' code; the paper leaves it out. d: features of a head.
 """
 
 import math
@@ -39,7 +41,7 @@ class Alignment(NamedTuple):
 
 
 class PositivePredictor(nn.Module):
-    """exp(v · tanh(W q)), no biases (Eq. 8): one positive number per row, or one per row and head.
+    """exp(v · tanh(W q/√d)), no biases (Eq. 5): one positive number per row, or one per row and head.
 
     Always computed in float32 (float64 for float64): under autocast, bfloat16 positions would drift by whole words.
     """

@@ -14,7 +14,7 @@ from gma.policies.latency_loss import diagonal_offset
 
 
 class GaussianCrossAttention(CrossAttention):
-    """β_ij ∝ exp(q_i·k_j/√d) · N(j; p_i, σ_i) over j ≤ g_i = ⌊p_i + δ⌋; p_i = p_{i−1} + Δp_i        (Eq. 7–13)
+    """β_ij ∝ exp(q_i·k_j/√d) · N(j; p_i, σ_i) over j ≤ g_i = ⌊p_i + δ⌋; p_i = p_{i−1} + Δp_i        (Eq. 4–10)
 
     Args:
         aligned: whether this layer predicts an alignment; if not, it is given another layer's.
