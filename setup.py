@@ -31,7 +31,7 @@ FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 # the oldest torch whose stable ABI the extension may rely on: 2.10
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # a library of its own, because it relies on all of the torch it is built with; without it the package is only slower
-AUTOGRAD = Path("csrc/autograd.cpp")
+AUTOGRAD = Path("csrc/torch/autograd.cpp")
 # one unit per SIMD level, chosen from at run time; nothing else may use these flags, or it would die on older CPUs
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 AVX2 = ["-mavx2", "-mfma"]
@@ -41,7 +41,7 @@ NVCC_FLAGS = ["-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden"]
 CAPABILITIES = ("8.0", "9.0", "10.0", "12.0")
 OLDEST_CAPABILITY = (8, 0)
 # with CUDA the first is compiled beside the kernels, without it the second
-CUDA_BINDING, CUDA_STAND_IN = Path("csrc/binding_cuda.cpp"), Path("csrc/cuda/absent.cpp")
+CUDA_BINDING, CUDA_STAND_IN = Path("csrc/torch/binding_cuda.cpp"), Path("csrc/cuda/absent.cpp")
 
 Result = TypeVar("Result")
 
@@ -186,7 +186,8 @@ def dependencies(python_includes: list[str]) -> tuple[list[str], list[str]]:
         ) from error
     folders = [*python_includes, pybind11.get_include(), *cpp_extension.include_paths()]
     includes = [flag for folder in folders for flag in ("-isystem", folder)]
-    return [*includes, "-Icsrc"], [*(f"-L{path}" for path in cpp_extension.library_paths()), "-ltorch_cpu"]
+    # for quotes alone: <torch/…> must not be looked for in csrc/torch
+    return [*includes, "-iquote", "csrc"], [*(f"-L{path}" for path in cpp_extension.library_paths()), "-ltorch_cpu"]
 
 
 def cuda_mode() -> str:

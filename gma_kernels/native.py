@@ -29,8 +29,8 @@ def _load_autograd() -> bool:
     return True
 
 
-# Whether autograd is in C++, too (csrc/autograd.cpp): the extension serves any torch since 2.10, this only the one it
-# was built with.
+# Whether autograd is in C++, too. The extension serves any torch since 2.10, csrc/torch/autograd.cpp only the version
+# it was built with.
 has_autograd = _load_autograd()
 
 

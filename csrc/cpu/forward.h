@@ -88,13 +88,13 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
   multiply<Left::as_stored>(count, width, p.head_size, s.query, s.keys, s.key_stride(), s.scores, tile_stride<T>,
                             false);
 
-  const ExpectedRows<Access::write> context_rows(E(), p.context, b, h, p.rows, p.value_size);
-  const ExpectedHead<E> next(p, b, h);
+  const PrefetchedRows<Access::write> context_rows(E(), p.context, b, h, p.rows, p.value_size);
+  const PrefetchedHead<E> next(p, b, h);
   Vector<T> partial[group_lanes<T>] = {};
   for (int r = 0; r < count; ++r) {
     if (first_key == 0) {
-      context_rows.ask_for(first_row + row + r);
-      next.key.ask_for(first_row + row + r);
+      context_rows.prefetch(first_row + row + r);
+      next.key.prefetch(first_row + row + r);
     }
     partial[r] = add_prior<kind, masked>(s.scores + r * tile_stride<T>, width, rows[r].visible - first_key,
                                          T(first_key + 1 - rows[r].prior.peak), rows[r].prior, broadcast(maxima[r]));
@@ -110,8 +110,8 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
   for (int r = 0; r < count; ++r) {
     T* weights = s.scores + r * tile_stride<T>;
     if (first_key == 0) {
-      next.value.ask_for(first_row + row + r);
-      next.query.ask_for(first_row + row + r);
+      next.value.prefetch(first_row + row + r);
+      next.query.prefetch(first_row + row + r);
     }
     partial[r] = exponentiate(weights, width, maxima[r]);
     if (p.drop_below == 0) continue;

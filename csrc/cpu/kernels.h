@@ -5,6 +5,7 @@
 #include "decode.h"
 #include "forward.h"
 #include "level.h"
+#include "weights.h"
 
 namespace gma {
 namespace GMA_SIMD_LEVEL {

@@ -7,21 +7,13 @@
 #include "multiply.h"
 #include "pack.h"
 #include "parallel.h"
+#include "prefetch.h"
 
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
 // queries and gradients of contexts are packed into rows of a tile
 static_assert(max_head_size <= tile_columns);
-
-template <class E>
-GMA_INLINE const E* row_of(const View<const void>& view, int64_t b, int64_t h, int64_t i) {
-  return static_cast<const E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
-}
-template <class E>
-GMA_INLINE E* row_of(const View<void>& view, int64_t b, int64_t h, int64_t i) {
-  return static_cast<E*>(view.data) + b * view.batch_stride + h * view.head_stride + i * view.row_stride;
-}
 
 // whole vectors that hold one number for each row of a group
 template <class T>
@@ -33,62 +25,6 @@ template <class E>
 GMA_INLINE bool writes_in_place(int64_t columns) {
   return std::is_same_v<E, Arithmetic<E>> && columns % lanes<Arithmetic<E>> == 0;
 }
-
-enum class Access { read, write };
-
-// Asks for memory, four cache lines at a time: a loop that ends after one or two costs more than a few lines too many,
-// which often belong to the next head.
-template <Access access>
-GMA_INLINE void ask_for(const void* memory, int64_t bytes) {
-  const char* at = static_cast<const char*>(memory);
-  do {
-#pragma GCC unroll 4
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(at + 64 * line, access == Access::write);
-    at += 256;
-    bytes -= 256;
-  } while (bytes > 0);
-}
-
-// Rows of one head's matrix. Each is asked for between the computations on other rows, so that it arrives meanwhile.
-template <Access access>
-class ExpectedRows {
- public:
-  ExpectedRows() = default;
-  template <class E, class View>
-  GMA_INLINE ExpectedRows(E, const View& view, int64_t b, int64_t h, int64_t rows, int64_t columns)
-      : first_(reinterpret_cast<const char*>(row_of<E>(view, b, h, 0))),
-        stride_(view.row_stride * int64_t(sizeof(E))),
-        bytes_(columns * int64_t(sizeof(E))),
-        rows_(rows) {}
-
-  GMA_INLINE void ask_for(int64_t i) const {
-    if (i < rows_) gma::GMA_SIMD_LEVEL::ask_for<access>(first_ + i * stride_, bytes_);
-  }
-
- private:
-  const char* first_ = nullptr;
-  int64_t stride_ = 0, bytes_ = 0, rows_ = 0;
-};
-
-// The head that comes after one; a thread's tasks are neighbouring heads unless there are few. False for the last.
-GMA_INLINE bool next_head(const ForwardParams& p, int64_t& b, int64_t& h) {
-  if (++h < p.heads) return true;
-  h = 0;
-  return ++b < p.batches;
-}
-
-// What a thread often reads next.
-template <class E>
-struct ExpectedHead {
-  ExpectedRows<Access::read> query, key, value;
-
-  GMA_INLINE ExpectedHead(const ForwardParams& p, int64_t b, int64_t h) {
-    if (!next_head(p, b, h)) return;
-    query = {E(), p.query, b, h, p.rows, p.head_size};
-    key = {E(), p.key, b, h, p.keys, p.head_size};
-    value = {E(), p.value, b, h, p.keys, p.value_size};
-  }
-};
 
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
   const View<const int32_t>& view = p.visible;

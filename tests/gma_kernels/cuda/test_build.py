@@ -158,9 +158,9 @@ FAILING = (
 def test_an_automatic_cuda_build_that_fails_is_recorded_and_the_cpu_part_still_built(build, toolkit):
     toolkit(FAILING)
     linked, reasons = build()
-    assert "csrc/binding.cpp" in linked
+    assert "csrc/torch/binding.cpp" in linked
     assert "csrc/cuda/absent.cpp" in linked
-    assert "csrc/binding_cuda.cpp" not in linked
+    assert "csrc/torch/binding_cuda.cpp" not in linked
     assert reasons == {"_cuda_missing.txt": "nvcc failed at installation: x.cu: error: too new a host compiler\n"}
 
 
@@ -174,7 +174,7 @@ def test_a_toolkit_without_the_static_runtime_costs_the_cuda_part_alone(toolkit,
 def test_a_cuda_build_links_kernels_and_the_static_runtime(build, toolkit):
     toolkit(f"case $* in *dryrun*) echo '#$ LIBRARIES= \"-L/one\" \"-L/two\"';; *) printf '{KNOWN}';; esac")
     linked, reasons = build()
-    assert "csrc/binding_cuda.cpp" in linked
+    assert "csrc/torch/binding_cuda.cpp" in linked
     assert "csrc/cuda/absent.cpp" not in linked
     for source in setup.cuda_sources():
         assert any(name.endswith(f"{source.name}.o") for name in linked)

@@ -1,4 +1,4 @@
-// The native operators' way through autograd, with no Python on it: what ops.py does for every backend, in C++.
+// The native operators' way through autograd, with no Python on it: what gma_kernels/ops.py does for every backend, in C++.
 //
 // It needs more of torch than the stable ABI has, so it is a library of its own, loaded only into the version of torch
 // it was built with. Anywhere else the way in Python serves.
