@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.publish.marked_text import replace_marked
-from gma.evaluation import evaluate, figures, sweep
+from gma.evaluation import figures, sweep
+from gma.evaluation.inputs import load_gold
 from gma.evaluation.sweep import Point
 from gma.model import directory
 from gma.paper import published
@@ -57,7 +58,7 @@ def measure(data: Path, name: str, model: Path, suffix: str, console: Console) -
 
 def alignment(data: Path, console: Console) -> list[Point]:
     source, reference, links = (data / path for path in GOLD)
-    gold = evaluate.load_gold(links, one_based=True)
+    gold = load_gold(links, one_based=True)
     return sweep.measure([MODEL], DELTAS, OUTPUT / "gold", console, source=source, reference=reference, gold=gold)
 
 

@@ -1,28 +1,29 @@
-"""The demonstration behind `gma demo`: the German–English model of the package translates while it listens."""
+"""`gma demo`: the German–English model of the package translates while it listens."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gma.cli import plot, stream_input, stream_view
-from gma.decoding.streaming import StreamingTranslator
-from gma.decoding.translate import translate
-from gma.metrics import latency
-from gma.model import directory
-from gma.model.directory import Loaded
+from gma.cli import plot
+from gma.cli.options import console
 from gma.terminal import say
 
-# none of them was trained on; it does not translate everything as well as these, see its card
+if TYPE_CHECKING:
+    from gma.decoding.streaming import StreamingTranslator
+    from gma.model.directory import Loaded
+
+# the model was trained on none of them; it translates some others less well, see its card
 SENTENCES = (
     "Ich habe gestern meinen alten Freund im Park getroffen.",
     "Ich glaube nicht, dass Tom heute kommen wird.",
     "Wenn es morgen regnet, bleiben wir zu Hause.",
     "Wir wollen, dass die Kommission diesen Bericht so schnell wie möglich vorlegt.",
 )
-# the one that is shown at every latency and drawn: its verb comes last
+# shown at every latency and drawn: its verb comes last
 SHOWN = SENTENCES[1]
 DELTA = 2.0
 DELTAS = (0.5, 1.0, 2.0, 4.0, 6.0)
@@ -31,8 +32,13 @@ SECONDS_A_WORD = 0.35
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def demonstrate(folder: Path, console: Console) -> None:
-    """Stream some sentences, show one of them at several latencies, and draw its attention into `folder`."""
+def demo(folder: Annotated[Path, typer.Option(help="For the figure.")] = Path("runs/demo")) -> None:
+    """Watch the German-English model of the package translate while it listens."""
+    from gma.cli.stream_input import spoken
+    from gma.cli.stream_view import LiveView, interpret
+    from gma.decoding.streaming import StreamingTranslator
+    from gma.model import directory
+
     model = directory.find(directory.DEFAULT)
     loaded = directory.load(model)
     size = (model / directory.MODEL).stat().st_size
@@ -43,20 +49,19 @@ def demonstrate(folder: Path, console: Console) -> None:
     )
     translator = StreamingTranslator(loaded)
     if console.is_terminal:
-        spoken = stream_input.spoken([f"{sentence}\n" for sentence in SENTENCES], SECONDS_A_WORD)
-        stream_view.interpret(translator, spoken, stream_view.LiveView(console, "de", "en"), DELTA)
+        texts = spoken([f"{sentence}\n" for sentence in SENTENCES], SECONDS_A_WORD)
+        interpret(translator, texts, LiveView(console, "de", "en"), DELTA)
     else:
         for sentence in SENTENCES:
             console.print(_stream(translator, sentence))
     console.print(_latencies(loaded, SHOWN))
-    for path in plot.attention(model, folder / "attention", source=SHOWN, delta=DELTA):
-        say(console, f"written: {path}")
+    plot.attention(model, folder / "attention", source=SHOWN, delta=DELTA)
     say(console, "\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends")
 
 
-def numbered(source: str, translation: Iterable[tuple[str, int]]) -> Text:
+def numbered(source: str, translation: Iterable[tuple[str, float]]) -> Text:
     """A source with its words numbered; its translation, each word with the number of source words it waited for."""
-    heard = ((word, number) for number, word in enumerate(source.split(), start=1))
+    heard = ((word, float(number)) for number, word in enumerate(source.split(), start=1))
     lines = Text()
     for label, words in (("heard  ", heard), ("written", translation)):
         lines.append(f"{label}  ", style="dim")
@@ -64,14 +69,14 @@ def numbered(source: str, translation: Iterable[tuple[str, int]]) -> Text:
     return lines
 
 
-def _with_numbers(words: Iterable[tuple[str, int]]) -> Text:
+def _with_numbers(words: Iterable[tuple[str, float]]) -> Text:
     line = Text()
     for word, number in words:
-        line.append(word).append(f"{number}".translate(SUPERSCRIPTS) + " ", style="cyan")
+        line.append(word).append(f"{number:g}".translate(SUPERSCRIPTS) + " ", style="cyan")
     return line
 
 
-def _stream(translator: StreamingTranslator, sentence: str) -> Text:
+def _stream(translator: "StreamingTranslator", sentence: str) -> Text:
     """One word after the other, and how many had arrived when each word was written."""
     with translator.open(DELTA) as stream:
         written = [emission for word in sentence.split() for emission in stream.push(f"{word} ")]
@@ -79,7 +84,10 @@ def _stream(translator: StreamingTranslator, sentence: str) -> Text:
     return numbered(sentence, ((emission.word, emission.arrived_words) for emission in written))
 
 
-def _latencies(loaded: Loaded, sentence: str) -> Table:
+def _latencies(loaded: "Loaded", sentence: str) -> Table:
+    from gma.decoding.translate import translate
+    from gma.metrics import latency
+
     words = len(sentence.split())
     table = Table(
         Column("δ", justify="right"),

@@ -1,24 +1,19 @@
-"""The demonstration behind `gma demo-train`: a translator is trained on the generated corpus and shown at work."""
+"""`gma demo-train`: a translator is trained on the generated corpus and shown at work."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 from rich.table import Column, Table
 
-from gma import config
-from gma.cli import plot, stream_input, stream_view
+from gma.cli import plot
 from gma.cli.demo import numbered
-from gma.config.toml import toml_value
-from gma.decoding.streaming import StreamingTranslator
-from gma.evaluation import evaluate as evaluation
-from gma.evaluation import sweep
-from gma.evaluation import text as evaluation_text
-from gma.evaluation.evaluate import Evaluation
-from gma.evaluation.instances import Instance
-from gma.model import directory
-from gma.terminal import say
-from gma.training import run
-from gma.training.trainer import Outcome
+from gma.cli.options import console
+from gma.cli.train import exit_after
+
+if TYPE_CHECKING:
+    from gma.evaluation.evaluate import Evaluation
+    from gma.evaluation.instances import Instance
 
 EXAMPLES = 3
 # δ of the curve; the model is trained with any from the first to the last
@@ -27,39 +22,49 @@ DELTAS = (1.0, 2.0, 4.0, 7.0)
 SECONDS_A_WORD = 0.3
 
 
-def demonstrate(folder: Path, minutes: float, console: Console) -> Outcome:
-    """Train (or go on training) in `folder`, score unseen sentences, stream one of them, draw two figures."""
+def demo_train(
+    folder: Annotated[Path, typer.Option(help="Of the run; a second call goes on with what is there.")] = Path(
+        "runs/demo-train"
+    ),
+    minutes: Annotated[float, typer.Option(min=0.01, help="Of training, at most; two cores need about three.")] = 15.0,
+) -> None:
+    """Train a translator on the generated corpus, translate unseen sentences, and score them."""
+    from gma import config
+    from gma.cli.stream_input import spoken
+    from gma.cli.stream_view import LiveView, PlainView, interpret
+    from gma.config.toml import toml_value
+    from gma.decoding.streaming import StreamingTranslator
+    from gma.evaluation.evaluate import evaluate
+    from gma.evaluation.inputs import load_gold
+    from gma.evaluation.sweep import measure, present
+    from gma.evaluation.text import load_text
+    from gma.model import directory
+    from gma.training.run import train
+
     corpus = folder / "corpus"
     resolved = config.load("generated", [f"training.minutes={minutes}", f"data.folder={toml_value(str(corpus))}"])
-    outcome = run.train(resolved.config, folder, console)
-    if outcome.signal:
-        return outcome
+    exit_after(train(resolved.config, folder, console).signal)
     loaded = directory.load(folder)
-    text = evaluation_text.load(loaded)
-    scored = evaluation.evaluate(loaded, text, system="GMA", gold=evaluation.load_gold(corpus / "test.align"))
+    text, gold = load_text(loaded), corpus / "test.align"
+    scored = evaluate(loaded, text, system="GMA", gold=load_gold(gold))
     console.print("\nunseen sentences; the small numbers count the source words heard when a word was written")
     for instance in scored.instances[:EXAMPLES]:
         console.print(numbered(instance.source, zip(instance.prediction.split(), instance.delays)))
     console.print(summary(scored))
     shown = most_reordered(scored)
     console.print("\nas it happens:")
-    view = stream_view.LiveView(console, "heard", "written") if console.is_terminal else stream_view.PlainView()
-    spoken = stream_input.spoken(
-        [scored.instances[shown].source + "\n"], SECONDS_A_WORD if console.is_terminal else 0.0
-    )
-    stream_view.interpret(StreamingTranslator(loaded), spoken, view, None)
+    view = LiveView(console, "heard", "written") if console.is_terminal else PlainView()
+    seconds = SECONDS_A_WORD if console.is_terminal else 0.0
+    interpret(StreamingTranslator(loaded), spoken([scored.instances[shown].source + "\n"], seconds), view, None)
     console.print("one model, any latency:")
-    sweep.sweep([folder], DELTAS, folder / "sweep", console)
-    gold, line = corpus / "test.align", text.indices[shown] + 1
-    for figure in plot.attention(folder, folder / "attention", line=line, alignments=gold):
-        say(console, f"written: {figure}")
-    return outcome
+    present(measure([folder], DELTAS, folder / "sweep", console), folder / "sweep", console)
+    plot.attention(folder, folder / "attention", line=text.indices[shown] + 1, alignments=gold)
 
 
-def most_reordered(scored: Evaluation) -> int:
+def most_reordered(scored: "Evaluation") -> int:
     """The well translated sentence in which some word waits longest: there the policy shows."""
 
-    def wait(instance: Instance) -> int:
+    def wait(instance: "Instance") -> float:
         if instance.prediction != instance.reference or instance.source_length > 16:
             return 0
         return max((delay - place for place, delay in enumerate(instance.delays)), default=0)
@@ -67,10 +72,11 @@ def most_reordered(scored: Evaluation) -> int:
     return max(range(len(scored.instances)), key=lambda index: wait(scored.instances[index]))
 
 
-def summary(scored: Evaluation) -> Table:
-    """The numbers that matter, beside what they are to be measured by."""
+def summary(scored: "Evaluation") -> Table:
+    """The numbers that matter, each beside one to measure it by."""
     lengths = [instance.source_length for instance in scored.instances]
     alignment, latency = scored.alignment, scored.scores.latency
+    assert alignment is not None, "scored with gold links"
     table = Table(
         f"{len(lengths)} unseen sentences",
         Column("", justify="right"),

@@ -1,66 +1,78 @@
-"""The work behind `gma evaluate`: what to load, what to print, what to write."""
+"""`gma evaluate`: the scores of a model, or of any system's log."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
-from gma.evaluation import evaluate as evaluation
-from gma.evaluation import tables as score_table
-from gma.evaluation import text as evaluation_text
-from gma.evaluation.evaluate import Evaluation, EvaluationError
-from gma.evaluation.instances import write_instances
-from gma.model import directory
-from gma.model.device import choose_device
-from gma.storage import atomic
+from gma.cli.options import Delta, Device, Lowercase, OneBased, OptionalModelPath, Slots, console
+from gma.errors import UserError
 from gma.terminal import bar, say
+
+if TYPE_CHECKING:
+    from gma.evaluation.evaluate import Evaluation
+    from gma.metrics import BootstrapDifference
 
 SCORES, LOG, SIMULEVAL_CONFIG = "scores.json", "instances.log", "config.yaml"
 
 
-def run(
-    console: Console,
-    model: Path | None,
-    *,
-    instances: Path | None,
-    source: Path | None,
-    reference: Path | None,
-    delta: float | None,
-    alignments: Path | None,
-    one_based: bool,
-    output: Path | None,
-    compare: Path | None,
-    lowercase: bool,
-    slots: int,
-    words_per_second: float,
-    device: str,
-) -> Evaluation:
-    """Evaluate a model, or score a log; print tables, and write scores and log into `output`."""
-    if (model is None) == (instances is None):
-        given = "neither" if model is None else "both"
-        raise EvaluationError(f"MODEL or --instances FILE: expected one of them, got {given}")
-    # read before the long part, so that a wrong file is found at once
-    other = evaluation.load_log(compare) if compare else None
-    if instances is not None:
+def evaluate(
+    model: OptionalModelPath = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Text, one sentence a line.", show_default="the model's test or valid split")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
+    delta: Delta = None,
+    alignments: Annotated[
+        Path | None, typer.Option(help="Gold word links, i-j (sure) or ipj (possible), a line a pair: AER is computed.")
+    ] = None,
+    one_based: OneBased = False,
+    instances: Annotated[Path | None, typer.Option(help="Score this instances.log, with no model.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Another system's instances.log: confidence intervals of the differences.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for scores.json and SimulEval's instances.log.")] = None,
+    lowercase: Lowercase = False,
+    slots: Slots = 64,
+    words_per_second: Annotated[
+        float, typer.Option(help="Of the speaker, for latency with computing time; use --slots 1 for one stream's.")
+    ] = 2.5,
+    device: Device = "auto",
+) -> None:
+    """Quality, latency in both conventions and alignment of a model, or of any system's log."""
+    from gma.evaluation.evaluate import check_same_text, compare_logs, evaluate, evaluate_log
+    from gma.evaluation.inputs import load_gold, load_log
+    from gma.evaluation.text import load_text
+    from gma.model import directory
+    from gma.model.device import choose_device
+
+    # files are read before the long part, so that a wrong one is found at once
+    other = load_log(compare) if compare else None
+    if model is None:
+        if instances is None:
+            raise UserError("MODEL or --instances FILE: expected one of them, got neither")
         unused = {"--source": source, "--reference": reference, "--delta": delta, "--alignments": alignments}
         for option, value in unused.items():
             if value is not None:
-                raise EvaluationError(f"{option} needs a model and means nothing with --instances; leave it out")
-        result = evaluation.evaluate_log(instances, lowercase=lowercase)
+                raise UserError(f"{option} needs a model and means nothing with --instances; leave it out")
+        result = evaluate_log(instances, lowercase=lowercase)
     else:
-        gold = evaluation.load_gold(alignments, one_based=one_based) if alignments else None
+        if instances is not None:
+            raise UserError("MODEL or --instances FILE: expected one of them, got both")
+        gold = load_gold(alignments, one_based=one_based) if alignments else None
         loaded = directory.load(model, choose_device(device))
         if gold is not None:
             loaded.model.check_can_force()
-        text = evaluation_text.load(loaded, source, reference)
-        # before the work: what it cannot be compared with, or written to, should not cost it
+        text = load_text(loaded, source, reference)
         if other:
-            evaluation.check_same_text(other, dict(zip(text.indices, text.references)))
+            check_same_text(other, dict(zip(text.indices, text.references)))
         if output:
             output.mkdir(parents=True, exist_ok=True)
         say(console, f"text: {text.name}")
         with bar(console, "translating", len(text.sources)) as advance:
-            result = evaluation.evaluate(
+            result = evaluate(
                 loaded,
                 text,
                 system=str(model),
@@ -71,26 +83,34 @@ def run(
                 words_per_second=words_per_second,
                 progress=advance,
             )
-    differences = evaluation.compare(other, result.instances, lowercase=lowercase) if other else None
-    say(console, score_table.heading(result))
-    for table in score_table.tables(result):
+    differences = compare_logs(other, result.instances, lowercase=lowercase) if other else {}
+    _show(result, differences, str(compare))
+    if output:
+        _write(output, result, differences, str(compare))
+        say(console, f"written: {output / SCORES}, {output / LOG}")
+
+
+def _show(result: "Evaluation", differences: Mapping[str, "BootstrapDifference"], baseline: str) -> None:
+    from gma.evaluation import tables
+
+    say(console, tables.heading(result))
+    for table in tables.tables(result):
         console.print(table)
-    for line in score_table.notes(result):
+    for line in tables.notes(result):
         say(console, line)
     if differences:
-        console.print(score_table.comparison(differences, str(compare)))
-    if output:
-        scores = result.to_dict()
-        if differences:
-            rows = {name: row._asdict() for name, row in differences.items()}
-            scores["comparison"] = {"baseline": str(compare), **rows}
-        write(output, scores, result)
-        say(console, f"written: {output / SCORES}, {output / LOG}")
-    return result
+        console.print(tables.comparison(differences, baseline))
 
 
-def write(folder: Path, scores: dict, result: Evaluation) -> None:
+def _write(folder: Path, result: "Evaluation", differences: Mapping[str, "BootstrapDifference"], baseline: str) -> None:
     """Scores, the log, and the two lines that `simuleval --score-only --output folder` wants to find."""
+    from gma.evaluation.instances import write_instances
+    from gma.storage import atomic
+
+    scores = result.to_dict()
+    if differences:
+        rows = {name: row._asdict() for name, row in differences.items()}
+        scores["comparison"] = {"baseline": baseline, **rows}
     folder.mkdir(parents=True, exist_ok=True)
     atomic.replace_text(folder / SCORES, json.dumps(scores, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     atomic.replace_text(folder / SIMULEVAL_CONFIG, "source_type: text\ntarget_type: text\n")

@@ -1,95 +1,183 @@
-"""The work behind `gma plot`: what each figure is drawn from."""
+"""`gma plot`: the figures, and what each is drawn from."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
+import typer
 
-from gma.decoding.translate import translate
+from gma.cli.options import Delta, ModelPath, OneBased, console
 from gma.errors import UserError
-from gma.evaluation import evaluate, figures, forced, sweep
-from gma.evaluation import text as evaluation_text
-from gma.evaluation.figures import CurvePoint
-from gma.metrics.alignment import Link
-from gma.model import directory
-from gma.model.directory import Loaded
-from gma.text.tokenizer import EOS, SPECIALS, Vocabulary
-from gma.training import history
+from gma.terminal import say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gma.metrics.alignment import Link
+    from gma.model.directory import Loaded
+    from gma.text.tokenizer import Vocabulary
 
 # sentences whose steps are counted: more change the picture no further
 STEP_SENTENCES = 1000
 # of a source whose attention is drawn
 MOST_WORDS = 200
 
+FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]
+app = typer.Typer(help="Draw figures: PNG, and PDF or SVG beside it.", no_args_is_help=True)
 
-class PlotError(UserError, ValueError):
-    """A figure that cannot be drawn; the message says why and what to do."""
 
+@app.command()
+def curve(
+    curves: Annotated[list[Path], typer.Argument(metavar="CURVE...", help="Outputs of `gma sweep`.")],
+    output: FigurePath = Path("curve"),
+    convention: Annotated[str, typer.Option(help="Of AL: word or paper.")] = "word",
+) -> None:
+    """BLEU over AL, one line per system."""
+    from gma.evaluation import figures, sweep
 
-def curve(paths: Sequence[Path], output: Path, *, convention: str) -> list[Path]:
-    """Quality against latency, from one or more curve.json (or folders that hold one)."""
     if convention not in ("word", "paper"):
-        raise PlotError(f"--convention is {convention!r}; expected word or paper")
-    files = [path / sweep.CURVE if path.is_dir() else path for path in paths]
-    loaded = {file: sweep.load(file) for file in files}
+        raise UserError(f"--convention is {convention!r}; expected word or paper")
+    files = [path / sweep.CURVE if path.is_dir() else path for path in curves]
+    loaded = {file: sweep.load_curve(file) for file in files}
     texts = {point.text for points in loaded.values() for point in points}
     if not texts:
-        raise PlotError(f"{', '.join(map(str, files))}: no points; run `gma sweep` first")
+        raise UserError(f"{', '.join(map(str, files))}: no points; run `gma sweep` first")
     if len(texts) > 1:
-        raise PlotError("the curves are of different texts or of different case; sweep all systems on the same text")
-    curves: dict[str, list[CurvePoint]] = {}
+        raise UserError("the curves are of different texts or of different case; sweep all systems on the same text")
+    lines: dict[str, list[figures.CurvePoint]] = {}
     for file, points in loaded.items():
-        for name, drawn in sweep.curves(points, convention).items():
+        for name, line in sweep.curves(points, convention).items():
             # the same name in several sweeps is several systems
             labels = (name, f"{file.parent.name}/{name}", f"{file}: {name}")
-            curves[next(label for label in labels if label not in curves)] = drawn
-    return figures.save(figures.quality_latency(curves, convention), output)
+            lines[next(label for label in labels if label not in lines)] = line
+    _save(figures.quality_latency(lines, convention), output)
 
 
+@app.command()
 def attention(
-    model: Path,
-    output: Path,
-    *,
-    source: str | None = None,
-    target: str | None = None,
-    line: int = 1,
-    source_file: Path | None = None,
-    reference_file: Path | None = None,
-    delta: float | None = None,
-    layer: int | None = None,
-    alignments: Path | None = None,
-    one_based: bool = False,
-) -> list[Path]:
-    """One sentence: given as text, or a line of the evaluation text."""
+    model: ModelPath,
+    output: FigurePath = Path("attention"),
+    source: Annotated[
+        str | None, typer.Option(help="The sentence itself.", show_default="a line of the evaluation text")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What is written.", show_default="the reference, or the model's translation")
+    ] = None,
+    line: Annotated[int, typer.Option(min=1, help="Of the text, from 1.")] = 1,
+    source_file: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
+    reference_file: Annotated[Path | None, typer.Option(show_default="as above")] = None,
+    delta: Delta = None,
+    layer: Annotated[int | None, typer.Option(help="Decoder layer, from 1.", show_default="the last")] = None,
+    alignments: Annotated[Path | None, typer.Option(help="Gold word links, a line a pair, drawn as squares.")] = None,
+    one_based: OneBased = False,
+) -> None:
+    """One sentence: posterior, aligned positions and the READ/WRITE path."""
+    from gma.evaluation.evaluate import links_of
+    from gma.evaluation.inputs import load_gold
+    from gma.evaluation.text import load_text
+    from gma.model import directory
+
     loaded = directory.load(model)
     links: frozenset[Link] = frozenset()
     if source is None:
-        text = evaluation_text.load(loaded, source_file, reference_file, ("--source-file", "--reference-file"))
+        text = load_text(loaded, source_file, reference_file, ("--source-file", "--reference-file"))
         if line - 1 not in text.indices:
-            raise PlotError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
+            raise UserError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
         place = text.indices.index(line - 1)
         source, target = text.sources[place], target or text.references[place]
-        if alignments is not None and target != text.references[place]:
-            raise PlotError("--alignments are links to the reference's words; leave out --target, or the alignments")
         if alignments is not None:
-            gold = evaluate.load_gold(alignments, one_based=one_based)
-            links = evaluate.links_of(gold, text)[place].possible
+            if target != text.references[place]:
+                raise UserError(
+                    "--alignments are links to the reference's words; leave out --target, or the alignments"
+                )
+            links = links_of(load_gold(alignments, one_based=one_based), text)[place].possible
     elif alignments or source_file or reference_file:
-        raise PlotError("--alignments, --source-file and --reference-file are of a file with many; leave out --source")
+        raise UserError("--alignments, --source-file and --reference-file are of a file with many; leave out --source")
+    _save(_sentence(loaded, source, target, delta, layer, links), output)
+
+
+@app.command()
+def steps(
+    model: ModelPath,
+    output: FigurePath = Path("steps"),
+    source: Annotated[Path | None, typer.Option(show_default="the model's test or valid split")] = None,
+    reference: Annotated[Path | None, typer.Option(show_default="as above")] = None,
+    delta: Delta = None,
+) -> None:
+    """How far the aligned position moves with every target token, a histogram per layer."""
+    import numpy as np
+
+    from gma.evaluation import figures, forced
+    from gma.evaluation.text import load_text
+    from gma.model import directory
+
+    loaded = directory.load(model)
+    _check_positions(loaded, model)
+    text = load_text(loaded, source, reference)
+    pairs = [pair for pair in zip(text.sources, text.references) if pair[1].split()][:STEP_SENTENCES]
+    if not pairs:
+        raise UserError(f"{text.name}: no pair with words on both sides; expected at least one")
+    sources, references = zip(*pairs)
+    read = forced.read(loaded, sources, references, delta=delta)
+    sizes = [
+        np.concatenate([np.diff(pair.positions[layer], prepend=1.0) for pair in read])
+        for layer in range(read[0].layers)
+    ]
+    _save(figures.steps(sizes), output)
+
+
+@app.command()
+def learning(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")], output: FigurePath = Path("learning")
+) -> None:
+    """Loss, BLEU and AL over the updates of a run."""
+    from gma.evaluation import figures
+    from gma.training import history
+
+    path = run / history.HISTORY
+    records = history.read(path)
+    if not records:
+        raise UserError(f"{path}: no records; expected the folder of a run that `gma train` has begun")
+    _save(figures.learning(records), output)
+
+
+def token_labels(vocabulary: "Vocabulary", tokens: Sequence[int]) -> list[str]:
+    """The text of each token; a piece that does not end its word has a · after it."""
+    from gma.text.tokenizer import EOS, SPECIALS
+
+    labels = []
+    for token in tokens:
+        text = SPECIALS[EOS] if token == EOS else vocabulary.decode([token])
+        labels.append(text if token == EOS or vocabulary.closes_word(token) else f"{text}·")
+    return labels
+
+
+def _sentence(
+    loaded: "Loaded",
+    source: str,
+    target: str | None,
+    delta: float | None,
+    layer: int | None,
+    links: "frozenset[Link]",
+) -> "Figure":
+    """A sentence with its attention in one decoder layer; target: None for the model's own translation."""
+    from gma.decoding.translate import translate
+    from gma.evaluation import figures, forced
+
     if len(source.split()) > MOST_WORDS:
-        raise PlotError(f"the source has {len(source.split()):,} words; expected at most {MOST_WORDS}, to be readable")
+        raise UserError(f"the source has {len(source.split()):,} words; expected at most {MOST_WORDS}, to be readable")
     if target is None:
         target = translate(loaded, [source], delta=delta)[0].text
     if not source.split() or not target.split():
-        raise PlotError(f"source {source!r}, target {target!r}; expected words on both sides")
+        raise UserError(f"source {source!r}, target {target!r}; expected words on both sides")
     (pair,) = forced.read(loaded, [source], [target], delta=delta)
     chosen = pair.layers if layer is None else layer
     if not 1 <= chosen <= pair.layers:
-        raise PlotError(f"--layer is {chosen}; expected 1 to {pair.layers}")
+        raise UserError(f"--layer is {chosen}; expected 1 to {pair.layers}")
     has_positions = loaded.model.policy.has_positions
     symbol = loaded.model.policy.latency_symbol
     latency = f"{symbol} = {loaded.model.latency(delta):g}, " if symbol else ""
-    figure = figures.sentence(
+    return figures.sentence(
         pair.posterior[chosen - 1],
         token_labels(loaded.tokenizer.source, pair.source_tokens),
         token_labels(loaded.tokenizer.target, pair.target_tokens),
@@ -99,45 +187,17 @@ def attention(
         gold=pair.gold_tokens(links),
         title=f"{latency}decoder layer {chosen} of {pair.layers}" if latency else "",
     )
-    return figures.save(figure, output)
 
 
-def steps(model: Path, output: Path, *, source: Path | None, reference: Path | None, delta: float | None) -> list[Path]:
-    """How far p moves with every target token, references forced."""
-    loaded = directory.load(model)
-    _check_positions(loaded, model)
-    text = evaluation_text.load(loaded, source, reference)
-    chosen = [pair for pair in zip(text.sources, text.references) if pair[1].split()][:STEP_SENTENCES]
-    if not chosen:
-        raise PlotError(f"{text.name}: no pair with words on both sides; expected at least one")
-    pairs = forced.read(loaded, *zip(*chosen), delta=delta)
-    sizes = [
-        np.concatenate([np.diff(pair.positions[layer], prepend=1.0) for pair in pairs])
-        for layer in range(pairs[0].layers)
-    ]
-    return figures.save(figures.steps(sizes), output)
-
-
-def learning(run: Path, output: Path) -> list[Path]:
-    """Loss, BLEU and AL over a run's updates."""
-    path = run / history.HISTORY
-    records = history.read(path)
-    if not records:
-        raise PlotError(f"{path}: no records; expected the folder of a run that `gma train` has begun")
-    return figures.save(figures.learning(records), output)
-
-
-def token_labels(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[str]:
-    """The text of each token; a piece that does not end its word has a · after it."""
-    labels = []
-    for token in tokens:
-        text = SPECIALS[EOS] if token == EOS else vocabulary.decode([token])
-        labels.append(text if token == EOS or vocabulary.closes_word(token) else f"{text}·")
-    return labels
-
-
-def _check_positions(loaded: Loaded, model: Path) -> None:
+def _check_positions(loaded: "Loaded", model: Path) -> None:
     policy, positions = loaded.model.policy, loaded.config.attention.positions
     if not policy.has_positions or positions != "incremental":
         has = f"positions {positions!r}" if policy.has_positions else f"policy {policy.name!r}"
-        raise PlotError(f"{model} has {has}; steps are taken by 'gaussian' with 'incremental' positions only")
+        raise UserError(f"{model} has {has}; steps are taken by 'gaussian' with 'incremental' positions only")
+
+
+def _save(figure: "Figure", output: Path) -> None:
+    from gma.evaluation.figures import save
+
+    for path in save(figure, output):
+        say(console, f"figure: {path}")

@@ -1,6 +1,5 @@
 """Text that arrives bit by bit: through a pipe, from a file at the pace of speech, or from the keyboard."""
 
-import codecs
 import os
 import re
 import sys
@@ -8,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from gma.decoding.translate import not_utf8
+from gma.text.lines import Decoder
 
 _LARGEST_READ = 1 << 16
 _ERASE, _END = ("\x7f", "\b"), "\x04"
@@ -25,34 +24,6 @@ def arriving(descriptor: int, name: str) -> Iterator[str]:
     while data := os.read(descriptor, _LARGEST_READ):
         yield decoder.feed(data)
     yield decoder.feed(b"", end=True)
-
-
-class Decoder:
-    """UTF-8 that may be cut inside a character, without its byte order mark. An error names line and byte."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self._line, self._column, self._rest = 1, 0, b""
-
-    def feed(self, data: bytes, end: bool = False) -> str:
-        data = self._rest + data
-        try:
-            text, used = codecs.utf_8_decode(data, "strict", end)
-        except UnicodeDecodeError as error:
-            if error.start == 0:
-                raise not_utf8(self.name, self._line, self._column + 1, data[0]) from None
-            # what precedes is heard first
-            text, used = data[: error.start].decode("utf-8"), error.start
-        at_start = (self._line, self._column) == (1, 0)
-        self._line, self._column = self._place(data[:used])
-        self._rest = data[used:]
-        # as of files: else the first word would be another one
-        return text.removeprefix("\ufeff") if at_start else text
-
-    def _place(self, data: bytes) -> tuple[int, int]:
-        """Line, and bytes of it that have been read, after `data`."""
-        lines = data.count(b"\n")
-        return self._line + lines, len(data) - data.rfind(b"\n") - 1 if lines else self._column + len(data)
 
 
 def spoken(texts: Iterable[str], seconds: float) -> Iterator[str]:

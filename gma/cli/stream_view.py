@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gma.decoding.streaming import Emission, Stream, StreamError, StreamingTranslator
-from gma.text.parallel_text import TextError
+from gma.errors import UserError
 
-# as many places for words to come are drawn, and no more
+# at most so many places are drawn for words to come
 LARGEST_GAP = 12
 
 
 class PlainView:
-    """Every word with a blank behind it, at once; a line for each sentence."""
+    """Writes every word, with a blank after it, the moment it comes; one line for each sentence."""
 
     def __enter__(self) -> "PlainView":
         return self
@@ -171,12 +171,12 @@ class _Interpreter:
         try:
             self._view.wrote(self._stream.push(text))
         except StreamError as error:
-            raise TextError(f"line {self._line}: {error}") from error
+            raise UserError(f"line {self._line}: {error}") from error
 
     def end_line(self) -> None:
         try:
             self._view.wrote(self._stream.finish())
         except StreamError as error:
-            raise TextError(f"line {self._line}: {error}") from error
+            raise UserError(f"line {self._line}: {error}") from error
         self._view.end()
         self._begin()

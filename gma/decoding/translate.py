@@ -1,30 +1,15 @@
 """Translation of whole texts, many sentences at a time; words and delays are those of a stream."""
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
-
-from rich.console import Console
 
 from gma.decoding import beam as beams
 from gma.decoding.greedy import LONGEST_ALONE, greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
 from gma.model.directory import Loaded
-from gma.storage import atomic
-from gma.terminal import bar
-from gma.text.parallel_text import TextError
 from gma.text.tokenizer import EOS, Vocabulary
 from gma.text.words import word_delays, word_ends
-
-# lines translated before any of them is written
-PORTION = 2048
-
-
-class TranslateError(UserError, ValueError):
-    """A translation that cannot be made; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +66,7 @@ def translate(
     sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
     for index, tokens in zip(indices, sources):
         if len(tokens) > LONGEST_ALONE:
-            raise TranslateError(
+            raise UserError(
                 f"the sentence that begins with {texts[index][:40]!r} has {len(tokens):,} tokens; expected at most "
                 f"{LONGEST_ALONE:,}: one line is one sentence"
             )
@@ -96,83 +81,15 @@ def translate(
     return translations
 
 
-def translate_file(
-    loaded: Loaded,
-    source: BinaryIO,
-    name: str,
-    target: Path | None,
-    console: Console,
-    *,
-    delta: float | None = None,
-    beam: int = 1,
-) -> None:
-    """Translate line by line into a file, which appears whole or not at all, or to standard output.
-
-    Args:
-        name: of the source, for messages.
-    """
-    _check_beam(loaded, beam, delta)
-    lines = read_lines(source, name)
-    if target is not None and target.is_dir():
-        raise TranslateError(f"--output is {target}, a folder; expected a file")
-    with bar(console, "translating", len(lines)) as advance:
-        # portions: beside the text itself, neither memory nor waiting for the first line grows with the file
-        translated = (
-            translation.text + "\n"
-            for start in range(0, len(lines), PORTION)
-            for translation in translate(
-                loaded,
-                lines[start : start + PORTION],
-                delta=delta,
-                beam=beam,
-                progress=advance,
-            )
-        )
-        if target is None:
-            for line in translated:
-                sys.stdout.buffer.write(line.encode())
-                sys.stdout.buffer.flush()
-        elif target.exists() and not target.is_file():
-            # a device or a pipe, which nothing can take the place of
-            _write(target, translated)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            atomic.replace(target, lambda temporary: _write(temporary, translated))
-
-
-def read_lines(file: BinaryIO, name: str) -> list[str]:
-    """UTF-8 text by lines. Only a line feed ends one: other separators are white space within it."""
-    lines = []
-    for number, line in enumerate(file, start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise not_utf8(name, number, error.start + 1, line[error.start]) from None
-        # the mark of some editors is no part of the first word
-        lines.append(text.removeprefix("\ufeff") if number == 1 else text)
-    return lines
-
-
-def not_utf8(name: str, line: int, place: int, byte: int) -> TextError:
-    return TextError(
-        f"{name}, line {line}: not UTF-8 (byte {place} of the line is 0x{byte:02x}); convert the text first"
-    )
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(lines)
-
-
 def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
     if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
-        raise TranslateError(f"beam is {beam!r}; expected a whole number, 1 or more")
+        raise UserError(f"beam is {beam!r}; expected a whole number, 1 or more")
     delta, policy = loaded.model.latency(delta), loaded.model.policy
     if beam == 1 or policy.waits_for_all(delta):
         return
     latency = f"at {policy.latency_symbol} = {delta:g} " if policy.latency_symbol else ""
     whole = f", or {policy.latency_symbol} = inf to wait for the whole source" if policy.can_wait_for_all else ""
-    raise TranslateError(
+    raise UserError(
         f"beam is {beam}, but {latency}this model writes while the source is still arriving, and a written word "
         f"stands: there is nothing to search. Use beam 1{whole}"
     )

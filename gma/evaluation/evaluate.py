@@ -9,7 +9,8 @@ from pathlib import Path
 from gma.decoding.translate import Translation, translate
 from gma.errors import UserError
 from gma.evaluation import forced
-from gma.evaluation.instances import Instance, InstanceError, Scores, read_instances, score_instances
+from gma.evaluation.inputs import load_log
+from gma.evaluation.instances import Instance, Scores, score_instances
 from gma.evaluation.text import EvaluationText
 from gma.metrics import (
     AlignmentScores,
@@ -22,7 +23,6 @@ from gma.metrics import (
     corpus_latency,
     paired_bootstrap_bleu,
     paired_bootstrap_mean,
-    read_links,
     sentence_latencies,
 )
 from gma.model.directory import Loaded
@@ -30,10 +30,6 @@ from gma.model.directory import Loaded
 # a calm speaker's; turns seconds of computing into words of delay
 WORDS_PER_SECOND = 2.5
 SLOTS = 64
-
-
-class EvaluationError(UserError, ValueError):
-    """What was asked for cannot be evaluated; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ def evaluate(
         progress: is told how many sentences have just been finished.
     """
     if not 0 < words_per_second < math.inf:
-        raise EvaluationError(f"words_per_second is {words_per_second}; expected a number above 0")
+        raise UserError(f"words_per_second is {words_per_second}; expected a number above 0")
     policy = loaded.model.policy
     latency = loaded.model.latency(delta)
     # before the long part, so that a wrong file is found at once
@@ -219,7 +215,7 @@ def evaluate_alignment(
     )
 
 
-def compare(
+def compare_logs(
     baseline: Sequence[Instance], system: Sequence[Instance], *, lowercase: bool = False
 ) -> dict[str, BootstrapDifference]:
     """'bleu' and 'al' → paired bootstrap of system − baseline; both must have translated the same sentences."""
@@ -237,18 +233,18 @@ def compare(
 
 
 def check_same_text(baseline: Sequence[Instance], references: Mapping[int, str]) -> None:
-    """EvaluationError unless a log is of the sentences with these references, by their index."""
+    """UserError unless a log is of the sentences with these references, by their index."""
     theirs = {instance.index: instance.reference for instance in baseline}
     if references.keys() != theirs.keys():
         only = sorted(references.keys() ^ theirs.keys())
         side = "the log to compare with" if only[0] in theirs else "the system"
-        raise EvaluationError(
+        raise UserError(
             f"the two have {len(references)} and {len(theirs)} sentences, and only {side} has index {only[0]}; a "
             "paired comparison needs the same sentences: evaluate both on the same text"
         )
     for index, reference in sorted(references.items()):
         if theirs[index] != reference:
-            raise EvaluationError(
+            raise UserError(
                 f"index {index} has the reference {reference!r} in one and {theirs[index]!r} in the other; a paired "
                 "comparison needs the same text: evaluate both on it"
             )
@@ -265,45 +261,21 @@ def average_laggings(instances: Sequence[Instance]) -> list[float]:
     return [score.al for score in scores]
 
 
-def load_log(path: Path) -> tuple[Instance, ...]:
-    """The instances of a log; EvaluationError if it cannot be used."""
-    try:
-        return tuple(read_instances(path))
-    except OSError as error:
-        raise EvaluationError(
-            f"{path}: cannot be read ({error.strerror}); expected an instances.log, as `gma evaluate --output` writes"
-        ) from error
-    except InstanceError as error:
-        raise EvaluationError(str(error)) from error
-
-
-def load_gold(path: Path, *, one_based: bool = False) -> list[GoldLinks]:
-    """A pharaoh or talp file; EvaluationError if it cannot be used."""
-    try:
-        return read_links(path, one_based=one_based)
-    except OSError as error:
-        raise EvaluationError(f"{path}: cannot be read ({error.strerror}); expected a file of word links") from error
-    except UnicodeDecodeError as error:
-        raise EvaluationError(f"{path}: not UTF-8 ({error.reason}); expected a file of word links") from error
-    except ValueError as error:
-        raise EvaluationError(str(error)) from error
-
-
 def links_of(gold: Sequence[GoldLinks], text: EvaluationText) -> list[GoldLinks]:
     """The links of the sentences of `text`, checked against their words."""
     if len(gold) != text.lines:
-        raise EvaluationError(
+        raise UserError(
             f"the alignments have {len(gold)} lines and the text ({text.name}) has {text.lines}; expected a line of "
             "links for every sentence pair"
         )
     chosen = [gold[index] for index in text.indices]
     if not any(links.possible for links in chosen):
-        raise EvaluationError("the alignments have no link in any sentence; expected some, such as 0-0 1-2")
+        raise UserError("the alignments have no link in any sentence; expected some, such as 0-0 1-2")
     for index, source, reference, links in zip(text.indices, text.sources, text.references, chosen):
         lengths = len(source.split()), len(reference.split())
         for link in sorted(links.possible):
             if link[0] >= lengths[0] or link[1] >= lengths[1]:
-                raise EvaluationError(
+                raise UserError(
                     f"the alignments of line {index + 1} link source word {link[0]} with target word {link[1]} (from "
                     f"0), but the pair has {lengths[0]} and {lengths[1]} words; does the file belong to this text, is "
                     "the source first, and does it count from 1 (--one-based)?"

@@ -16,10 +16,6 @@ from gma.storage.atomic import replace_text
 REQUIRED = ("index", "prediction", "delays", "reference", "source_length")
 
 
-class InstanceError(UserError, ValueError):
-    """A log that cannot be scored; the message says where and why."""
-
-
 @dataclass(frozen=True)
 class Instance:
     """A translated sentence with the delay of each of its words. White space of the texts is normalised to one blank.
@@ -40,30 +36,30 @@ class Instance:
 
     def __post_init__(self):
         if isinstance(self.index, bool) or not isinstance(self.index, int):
-            raise InstanceError(f"index must be a whole number, got {self.index!r}")
+            raise UserError(f"index must be a whole number, got {self.index!r}")
         for name in ("prediction", "reference", "source"):
             text = getattr(self, name)
             if not isinstance(text, str):
-                raise InstanceError(f"{name} must be a string, got {type(text).__name__}")
+                raise UserError(f"{name} must be a string, got {type(text).__name__}")
             # a second blank would count as one more reference word in SimulEval
             object.__setattr__(self, name, " ".join(text.split()))
         if not _is_number(self.source_length) or self.source_length <= 0:
-            raise InstanceError(f"source_length must be a positive number, got {self.source_length!r}")
+            raise UserError(f"source_length must be a positive number, got {self.source_length!r}")
         for name in ("delays", "elapsed"):
             object.__setattr__(self, name, _checked_times(name, getattr(self, name)))
         words = len(self.prediction.split())
         if len(self.delays) != words:
-            raise InstanceError(
+            raise UserError(
                 f"prediction has {words} words but delays has {len(self.delays)} entries: expected one delay for each "
                 "white-space word, not for pieces or characters"
             )
         if self.elapsed and len(self.elapsed) != words:
-            raise InstanceError(
+            raise UserError(
                 f"prediction has {words} words but elapsed has {len(self.elapsed)} entries: expected one for each "
                 "word, or none at all"
             )
         if self.delays and self.delays[-1] > self.source_length * (1 + 1e-9):
-            raise InstanceError(
+            raise UserError(
                 f"a delay of {self.delays[-1]} lies beyond source_length {self.source_length}: both must count the "
                 "same unit, without an end-of-sentence token"
             )
@@ -90,7 +86,7 @@ def score_instances(instances: Iterable[Instance], *, lowercase: bool = False, t
     """Quality and latency in the `word` convention: |Y| is the number of reference words, empty predictions count."""
     instances = list(instances)
     if not instances:
-        raise InstanceError("instances is empty: a score needs at least one sentence")
+        raise UserError("instances is empty: a score needs at least one sentence")
     predictions = [instance.prediction for instance in instances]
     references = [instance.reference for instance in instances]
     source_lengths = [instance.source_length for instance in instances]
@@ -128,13 +124,13 @@ def read_instances(path: str | Path) -> list[Instance]:
             try:
                 instance = _parse(line)
                 if instance.index in lines:
-                    raise InstanceError(f"index {instance.index} occurred in line {lines[instance.index]} already")
-            except InstanceError as error:
-                raise InstanceError(f"{path}, line {number}: {error}") from None
+                    raise UserError(f"index {instance.index} occurred in line {lines[instance.index]} already")
+            except UserError as error:
+                raise UserError(f"{path}, line {number}: {error}") from None
             lines[instance.index] = number
             instances.append(instance)
     if not instances:
-        raise InstanceError(f"{path} holds no instances: expected one JSON object per line")
+        raise UserError(f"{path} holds no instances: expected one JSON object per line")
     return instances
 
 
@@ -142,14 +138,14 @@ def _parse(line: bytes) -> Instance:
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise InstanceError(f"not UTF-8 text (byte {error.start + 1})") from None
+        raise UserError(f"not UTF-8 text (byte {error.start + 1})") from None
     except (ValueError, RecursionError) as error:
-        raise InstanceError(f"not valid JSON ({error}); was the file cut off while being written?") from None
+        raise UserError(f"not valid JSON ({error}); was the file cut off while being written?") from None
     if not isinstance(record, dict):
-        raise InstanceError(f"expected a JSON object, got {type(record).__name__}")
+        raise UserError(f"expected a JSON object, got {type(record).__name__}")
     missing = [key for key in REQUIRED if key not in record]
     if missing:
-        raise InstanceError(f"missing {', '.join(missing)}: expected the keys {', '.join(REQUIRED)}")
+        raise UserError(f"missing {', '.join(missing)}: expected the keys {', '.join(REQUIRED)}")
     # speech logs describe the audio file here, in several lines
     source = record.get("source", "")
     if isinstance(source, list):
@@ -177,12 +173,12 @@ def _is_number(value) -> bool:
 
 def _checked_times(name: str, values) -> tuple[float, ...]:
     if not isinstance(values, (list, tuple)):
-        raise InstanceError(f"{name} must be a list of numbers, got {type(values).__name__}")
+        raise UserError(f"{name} must be a list of numbers, got {type(values).__name__}")
     previous = 0
     for place, value in enumerate(values, start=1):
         if not _is_number(value) or value < 0:
-            raise InstanceError(f"{name} must be finite numbers of at least 0, got {value!r} for word {place}")
+            raise UserError(f"{name} must be finite numbers of at least 0, got {value!r} for word {place}")
         if value < previous:
-            raise InstanceError(f"{name} must not decrease, got {value} after {previous} for word {place}")
+            raise UserError(f"{name} must not decrease, got {value} after {previous} for word {place}")
         previous = value
     return tuple(values)

@@ -17,10 +17,9 @@ from rich.text import Text
 
 from gma.errors import UserError
 from gma.evaluation import figures
-from gma.evaluation import text as evaluation_text
 from gma.evaluation.evaluate import SLOTS, AlignmentEvaluation, Evaluation, evaluate
 from gma.evaluation.instances import write_instances
-from gma.evaluation.text import EvaluationText
+from gma.evaluation.text import EvaluationText, load_text
 from gma.metrics import GoldLinks
 from gma.model import directory
 from gma.model.device import choose_device
@@ -31,10 +30,6 @@ from gma.terminal import bar, say
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
 FORMAT, VERSION = "gma-sweep", 2
-
-
-class SweepError(UserError, ValueError):
-    """A sweep that cannot be made or gone on with; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -85,42 +80,11 @@ def parse_deltas(text: str) -> list[float]:
         except ValueError:
             delta = math.nan
         if math.isnan(delta):
-            raise SweepError(
+            raise UserError(
                 f"--delta has {part.strip()!r}; expected numbers with commas between them, as in 0.5,1,2,inf"
             )
         deltas.append(delta + 0.0)
     return sorted(set(deltas))
-
-
-def sweep(
-    models: Sequence[Path],
-    deltas: Sequence[float] | None,
-    output: Path,
-    console: Console,
-    *,
-    source: Path | None = None,
-    reference: Path | None = None,
-    lowercase: bool = False,
-    slots: int = SLOTS,
-    device: str = "auto",
-) -> list[Point]:
-    """`measure`, then print the points and draw a figure of them into `output`."""
-    points = measure(
-        models,
-        deltas,
-        output,
-        console,
-        source=source,
-        reference=reference,
-        lowercase=lowercase,
-        slots=slots,
-        device=device,
-    )
-    console.print(table(points))
-    paths = figures.save(figures.quality_latency(curves(points)), output / FIGURE)
-    for path in (output / CURVE, output / TABLE, *paths):
-        say(console, f"written: {path}")
-    return points
 
 
 def measure(
@@ -146,12 +110,12 @@ def measure(
         gold: links of every line that the text comes from, for the alignment error rate.
     """
     folders = system_names(models)
-    known = load(output / CURVE) if (output / CURVE).exists() else []
+    known = load_curve(output / CURVE) if (output / CURVE).exists() else []
     place = choose_device(device)
     # taken first: of a model that changes in between the old points are computed again, not kept as the new one's
     prints = {name: _fingerprint(folder) for name, folder in folders.items()}
     systems = {name: directory.load(folder, place) for name, folder in folders.items()}
-    text = _common_text({name: evaluation_text.load(loaded, source, reference) for name, loaded in systems.items()})
+    text = _common_text({name: load_text(loaded, source, reference) for name, loaded in systems.items()})
     text_print = f"{text.fingerprint}{'-lowercase' * lowercase}{'' if gold is None else f'-{_links_fingerprint(gold)}'}"
     points = [
         point for point in known if point.text == text_print and prints.get(point.system, point.model) == point.model
@@ -161,7 +125,7 @@ def measure(
         say(console, f"{stale}; they are left out")
     wanted = [(name, delta) for name, loaded in systems.items() for delta in _latencies(loaded.model.policy, deltas)]
     if deltas is not None and all(delta is None for _, delta in wanted):
-        raise SweepError(
+        raise UserError(
             f"--delta is given, but no policy of {', '.join(systems)} has a latency to choose when translating; leave "
             "it out"
         )
@@ -190,32 +154,40 @@ def measure(
     return points
 
 
+def present(points: Sequence[Point], output: Path, console: Console) -> None:
+    """Print what `measure` has found in `output`, and draw it there."""
+    console.print(table(points))
+    paths = figures.save(figures.quality_latency(curves(points)), output / FIGURE)
+    for path in (output / CURVE, output / TABLE, *paths):
+        say(console, f"written: {path}")
+
+
 def log_path(output: Path, system: str, delta: float | None) -> Path:
     """Where the sentences of a point are."""
     latency = "" if delta is None else f"-delta-{delta:g}"
     return output / LOGS / f"{system.replace('/', '-')}{latency}.log"
 
 
-def load(path: Path) -> list[Point]:
+def load_curve(path: Path) -> list[Point]:
     """The points of a curve.json."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SweepError(f"{path}: cannot be read ({error.strerror}); `gma sweep` writes it") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); `gma sweep` writes it") from error
     except ValueError as error:
-        raise SweepError(f"{path}: damaged, not JSON ({error}); delete it and sweep again") from error
+        raise UserError(f"{path}: damaged, not JSON ({error}); delete it and sweep again") from error
     names = {field.name for field in fields(Point)}
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise SweepError(f"{path}: expected a {FORMAT} file, version {VERSION}; choose another --output")
+        raise UserError(f"{path}: expected a {FORMAT} file, version {VERSION}; choose another --output")
     points = content.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() == names for point in points):
-        raise SweepError(f"{path}: damaged: expected points with the keys {', '.join(sorted(names))}; delete it")
+        raise UserError(f"{path}: damaged: expected points with the keys {', '.join(sorted(names))}; delete it")
     try:
         return [
             Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points
         ]
     except (TypeError, ValueError) as error:
-        raise SweepError(f"{path}: damaged: {error}; delete it and sweep again") from error
+        raise UserError(f"{path}: damaged: {error}; delete it and sweep again") from error
 
 
 def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[figures.CurvePoint]]:
@@ -328,7 +300,7 @@ def _common_text(texts: dict[str, EvaluationText]) -> EvaluationText:
     (first, text), *others = texts.items()
     for name, other in others:
         if other.fingerprint != text.fingerprint:
-            raise SweepError(
+            raise UserError(
                 f"{first} and {name} would be evaluated on different texts ({text.name}; {other.name}); one curve "
                 "needs one text: give --source and --reference, and models with the same lower-casing and unescaping"
             )

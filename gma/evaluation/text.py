@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gma.corpus.token_file import MANIFEST, PreparedCorpus
+from gma.errors import UserError
 from gma.model.directory import Loaded
-from gma.text.parallel_text import ParallelText, TextError
+from gma.text.parallel_text import ParallelText
 
 SPLITS = ("test", "valid")
 
@@ -36,7 +37,7 @@ class EvaluationText:
         return digest.hexdigest()
 
 
-def load(
+def load_text(
     loaded: Loaded,
     source: Path | None = None,
     reference: Path | None = None,
@@ -50,7 +51,7 @@ def load(
     """
     if (source is None) != (reference is None):
         given, missing = options if reference is None else reversed(options)
-        raise TextError(f"{given} was given without {missing}; expected both, or none for the model's own corpus")
+        raise UserError(f"{given} was given without {missing}; expected both, or none for the model's own corpus")
     rules = loaded.tokenizer.rules
     if source is None:
         name, pairs = _held_out(Path(loaded.config.data.folder), " and ".join(options))
@@ -60,7 +61,7 @@ def load(
     # a sentence without words has no latency
     kept = [(index, *map(rules.text, pair)) for index, pair in enumerate(pairs) if pair[0].split()]
     if not kept:
-        raise TextError(f"{name}: no sentence with words; expected at least one")
+        raise UserError(f"{name}: no sentence with words; expected at least one")
     indices, sources, references = zip(*kept)
     applied = [word for word, is_on in (("lower-cased", rules.lowercase), ("unescaped", rules.unescape)) if is_on]
     if applied:
@@ -70,7 +71,7 @@ def load(
 
 def _held_out(folder: Path, options: str) -> tuple[str, list[tuple[str, str]]]:
     if not (folder / MANIFEST).exists():
-        raise TextError(
+        raise UserError(
             f"no {options}, and the corpus the model was trained with is not in {folder} "
             "(its data.folder); give the two files, or go to where that folder is"
         )
@@ -79,4 +80,4 @@ def _held_out(folder: Path, options: str) -> tuple[str, list[tuple[str, str]]]:
         if split in corpus.splits and len(corpus.split(split)):
             texts = corpus.split(split)
             return f"{split} split of {folder}", list(zip(texts.source_text, texts.target_text))
-    raise TextError(f"{folder} has no test or valid split with sentences; give {options}")
+    raise UserError(f"{folder} has no test or valid split with sentences; give {options}")

@@ -14,7 +14,9 @@ from gma import config
 from gma.config import Config
 from gma.config.toml import toml_value
 from gma.errors import UserError
-from gma.evaluation import evaluate, sweep
+from gma.evaluation import sweep
+from gma.evaluation.evaluate import compare_logs
+from gma.evaluation.inputs import load_gold, load_log
 from gma.evaluation.sweep import Point
 from gma.metrics import GoldLinks
 from gma.model import directory
@@ -115,12 +117,12 @@ class Reproduction:
     def gold(self) -> list[GoldLinks] | None:
         """Links of the test split, where the corpus has them."""
         path = Path(self.config_of(self.plan[0].models[0]).data.folder) / LINKS
-        return evaluate.load_gold(path) if path.exists() else None
+        return load_gold(path) if path.exists() else None
 
     def results(self) -> Results:
         """All that is in the folder."""
         path = self.folder / SWEEP / sweep.CURVE
-        points = {(point.system, point.delta): point for point in (sweep.load(path) if path.exists() else [])}
+        points = {(point.system, point.delta): point for point in (sweep.load_curve(path) if path.exists() else [])}
         rows = [row for system in self.plan for row in self._rows(system, points)]
         comparisons, unmatched = self._compare(rows)
         command = ["gma", "reproduce", "--recipe", self.recipe, "--folder", str(self.folder), *self.overrides]
@@ -185,7 +187,7 @@ class Reproduction:
         for row, delta in zip(theirs, settings):
             folder = self.folder / (SWEEP if delta in swept else EQUAL_LAG)
             log = sweep.log_path(folder, model.name, delta)
-            differences = evaluate.compare(evaluate.load_log(row.log), evaluate.load_log(log))
+            differences = compare_logs(load_log(row.log), load_log(log))
             comparison = Comparison(row.point, tried[delta], differences["bleu"], differences["al"])
             if comparison.is_equal or min(lags) <= row.point.al <= max(lags):
                 comparisons.append(comparison)

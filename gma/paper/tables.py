@@ -5,7 +5,8 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gma.evaluation import evaluate
+from gma.evaluation.evaluate import compare_logs
+from gma.evaluation.inputs import load_log
 from gma.metrics import BootstrapDifference, corpus_latency
 from gma.metrics.step_sizes import LARGEST, StepSizes, monotone_delays, step_sizes
 from gma.paper import published
@@ -298,14 +299,14 @@ def similar_lag(results: Results) -> list[Row]:
 
 
 def steps_of(row: Row) -> StepSizes:
-    return step_sizes([instance.delays for instance in evaluate.load_log(row.log)])
+    return step_sizes([instance.delays for instance in load_log(row.log)])
 
 
 def true_steps(results: Results) -> StepSizes | None:
     """Of writing each word as soon as its gold-aligned source words have been read."""
     if results.gold is None or not results.rows:
         return None
-    references = {instance.index: instance.reference.split() for instance in evaluate.load_log(results.rows[0].log)}
+    references = {instance.index: instance.reference.split() for instance in load_log(results.rows[0].log)}
     return step_sizes(
         [monotone_delays(results.gold[index].sure, len(words)) for index, words in sorted(references.items())]
     )
@@ -315,7 +316,7 @@ def _least_lag(results: Results) -> str:
     """What a policy would lag that always knew what to wait for."""
     if results.gold is None:
         return ""
-    log = evaluate.load_log(results.rows[0].log)
+    log = load_log(results.rows[0].log)
     lengths = [len(instance.reference.split()) for instance in log]
     delays = [monotone_delays(results.gold[instance.index].sure, length) for instance, length in zip(log, lengths)]
     lag = corpus_latency(delays, [instance.source_length for instance in log], lengths, convention="word")
@@ -344,8 +345,8 @@ def _variant_table(
         if row.system.name == REFERENCE:
             differences, agreement = (NOTHING, NOTHING), NOTHING
         else:
-            logs = (evaluate.load_log(log) for log in (found[0].log, row.log))
-            differences = _difference(evaluate.compare(*logs)["bleu"])[:2]
+            logs = (load_log(log) for log in (found[0].log, row.log))
+            differences = _difference(compare_logs(*logs)["bleu"])[:2]
             same = {
                 "AL": (ours.paper_al - found[0].point.paper_al) * (said.al - published.REFERENCE.al) > 0,
                 "BLEU": (ours.bleu - found[0].point.bleu) * (said.bleu - published.REFERENCE.bleu) > 0,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gma.cli import app
+from gma.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -93,9 +93,10 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
     assert str(directory.find("../nothing")) == "../nothing"
 
 
-def test_the_demo_streams_and_draws(tmp_path):
+def test_the_demo_streams_and_draws(tmp_path, monkeypatch):
     output = io.StringIO()
-    demo.demonstrate(tmp_path, Console(file=output, width=120))
+    monkeypatch.setattr(demo, "console", Console(file=output, width=120))
+    demo.demo(tmp_path)
     for sentence in demo.SENTENCES:
         assert sentence.split()[0] in output.getvalue()
     assert "million parameters" in output.getvalue()

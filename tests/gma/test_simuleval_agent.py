@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gma.corpus import generated
-from gma.evaluation import evaluate as evaluation
-from gma.evaluation import text as evaluation_text
+from gma.evaluation.evaluate import evaluate
+from gma.evaluation.inputs import load_log
+from gma.evaluation.text import load_text
 from gma.model import directory
 from tests.support import tiny_model, tiny_run
 
@@ -98,8 +99,8 @@ METRICS = ("--latency-metrics", "AL", "LAAL", "AP", "DAL")
 def test_scores_equal_those_of_evaluate(trained, tmp_path, delta):
     model, source, reference = trained
     loaded = directory.load(model)
-    text = evaluation_text.load(loaded, source, reference)
-    ours = evaluation.evaluate(loaded, text, system="ours", delta=delta)
+    text = load_text(loaded, source, reference)
+    ours = evaluate(loaded, text, system="ours", delta=delta)
     texts = ("--source", source, "--target", reference)
     if delta is None:
         # as main.yaml says
@@ -107,7 +108,7 @@ def test_scores_equal_those_of_evaluate(trained, tmp_path, delta):
     else:
         agent = ("--agent-class", "gma.simuleval_agent.GMAAgent", "--model", model, "--delta", delta)
         theirs = simuleval(tmp_path, *agent, *texts, *METRICS)
-    log = evaluation.load_log(tmp_path / "instances.log")
+    log = load_log(tmp_path / "instances.log")
     same = [(one.prediction, one.delays) == (other.prediction, other.delays) for one, other in zip(log, ours.instances)]
     assert len(log) == LENGTH
     assert all(same)

@@ -19,8 +19,8 @@ from rich.console import Console
 from gma.cli import stream_input, stream_view
 from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.translate import translate
+from gma.errors import UserError
 from gma.model import directory
-from gma.text.parallel_text import TextError
 from tests.support.small_models import random_text, small_loaded, small_model
 
 DELTA = -1.0  # writes early
@@ -132,36 +132,6 @@ def test_on_a_terminal(folder):
     assert words[-1] in plain
 
 
-def test_text_cut_anywhere_is_decoded():
-    text = "ein Mädchen\n日本語 \ufeff🦋\n"
-    generator = random.Random(0)
-    # a byte order mark at the beginning is no part of the first word
-    for encoding in ["utf-8", "utf-8-sig"] * 25:
-        data, decoder, heard = text.encode(encoding), stream_input.Decoder("text"), ""
-        while data:
-            count = generator.randint(1, 4)
-            heard += decoder.feed(data[:count])
-            data = data[count:]
-        assert heard + decoder.feed(b"", end=True) == text
-
-
-@pytest.mark.parametrize(
-    ("data", "place"),
-    [
-        (b"\xff", "line 1: not UTF-8 (byte 1 "),
-        (b"ab\nc\xc3", "line 2: not UTF-8 (byte 2 "),
-        ("ä\nöü".encode() + b"\x80x\n", "line 2: not UTF-8 (byte 5 "),
-    ],
-)
-@pytest.mark.parametrize("count", [1, 2, 99])
-def test_where_text_is_damaged(data, place, count):
-    decoder = stream_input.Decoder("text")
-    parts = [data[start : start + count] for start in range(0, len(data), count)]
-    with pytest.raises(TextError) as error:
-        [*map(decoder.feed, parts), decoder.feed(b"", end=True), decoder.feed(b"", end=True)]
-    assert place in str(error.value)
-
-
 def test_spoken_words_are_the_same_text():
     generator = random.Random(0)
     for _ in range(20):
@@ -213,7 +183,7 @@ def test_an_endless_word_is_handed_on_unspoken():
 
 def test_a_line_that_is_too_long_is_named():
     translator = StreamingTranslator(small_loaded(small_model(0)), longest=5)
-    with pytest.raises(TextError, match=r"line 2: the source would have 11 tokens"):
+    with pytest.raises(UserError, match=r"line 2: the source would have 11 tokens"):
         stream_view.interpret(
             translator, ["a\n", "a " * 10], stream_view.LiveView(Console(file=io.StringIO()), "de", "en"), None
         )

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gma_kernels
-from gma import cli
 from gma.attention import alignment
+from gma.cli import app, options
 from gma.config import AttentionSettings, Config, ConfigError, load, load_arguments, recipes
 from gma.config.settings import POLICIES, PRESETS, TOKENIZERS, Expected, ModelSettings, Settings
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
@@ -456,9 +456,9 @@ def test_dump_of_an_offline_model_reads_back_equal(tmp_path):
 def run_command(monkeypatch, *arguments) -> int:
     """What the console script does; returns its exit code."""
     monkeypatch.setattr(sys, "argv", ["gma", *arguments])
-    monkeypatch.setattr(cli.console, "width", 200)
+    monkeypatch.setattr(options.console, "width", 200)
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        app.main()
     return end.value.code or 0
 
 
@@ -478,7 +478,7 @@ def test_the_command_shows_every_key_with_its_origin(capsys, monkeypatch):
 
 def test_a_command_imports_no_more_than_it_needs():
     """Not even when it ends, where the errors that are expected are sorted from the others."""
-    program = "import sys\nfrom gma import cli\ntry:\n    cli.main()\nfinally:\n    print(sorted(sys.modules))"
+    program = "import sys\nfrom gma.cli import main\ntry:\n    main()\nfinally:\n    print(sorted(sys.modules))"
     run = subprocess.run([sys.executable, "-c", program, "info"], capture_output=True, text=True, check=True)
     assert "'gma.cli'" in run.stdout
     assert "'gma.evaluation.evaluate'" not in run.stdout
@@ -489,7 +489,7 @@ def test_an_unavailable_backend_is_refused_without_a_traceback(capsys, monkeypat
     def refuse():
         raise gma_kernels.BackendUnavailable("no such kernels here")
 
-    monkeypatch.setattr(cli, "app", refuse)
+    monkeypatch.setattr(app, "app", refuse)
     assert run_command(monkeypatch) == 2
     assert capsys.readouterr().err == "no such kernels here\n"
 

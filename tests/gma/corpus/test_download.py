@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from gma import config
+from gma.config import loading
 from gma.corpus import tatoeba
 from gma.corpus.download import CHECKSUMS, CORPORA, Corpus, DownloadError, Member, Remote, download
 from gma.corpus.fetch import FetchError
@@ -174,7 +175,7 @@ def test_corpora_have_what_the_recipes_name():
             corpus, _, name = file.partition("/")
             if corpus not in CORPORA:
                 # the user's own to find; the recipe says what to put where
-                assert f"data/{corpus}/" in (config._recipe_folder() / f"{recipe}.toml").read_text(encoding="utf-8")
+                assert f"data/{corpus}/" in (loading._recipe_folder() / f"{recipe}.toml").read_text(encoding="utf-8")
                 continue
             found = CORPORA[corpus]
             made = tatoeba.FILES if found.finish is tatoeba.unpack else ()

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gma.cli import app
+from gma.cli.app import app
 from gma.config import DataSettings
 from gma.corpus import generated as toy
 from gma.corpus.prepare import PARTIAL, PrepareError, prepare
 from gma.corpus.token_file import CorpusError, PreparedCorpus
-from gma.text.parallel_text import TextError
+from gma.errors import UserError
 from gma.text.tokenizer import UNK, BpeVocabulary, TokenizerError, WordVocabulary
 
 QUIET = Console(quiet=True)
@@ -162,16 +162,16 @@ def test_scored_text_is_what_the_metrics_compare(raw, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"train": (SOURCE, TARGET[:-1])}, TextError, r"train\.source.* has 20 lines and .*train\.target.* has 19"),
-        ({"valid": (SOURCE[:3], TARGET[:2])}, TextError, r"valid\.source.* has 3 lines and .*valid\.target.* has 2"),
-        ({"train": (b"\xff\n", b"a\n")}, TextError, r"train\.source\.txt, line 1: not UTF-8"),
+        ({"train": (SOURCE, TARGET[:-1])}, UserError, r"train\.source.* has 20 lines and .*train\.target.* has 19"),
+        ({"valid": (SOURCE[:3], TARGET[:2])}, UserError, r"valid\.source.* has 3 lines and .*valid\.target.* has 2"),
+        ({"train": (b"\xff\n", b"a\n")}, UserError, r"train\.source\.txt, line 1: not UTF-8"),
         # a line that is scored is never dropped
         (
             {"valid": (b"a\n\xff\n", b"a\na\n"), "on_bad_line": "drop"},
-            TextError,
+            UserError,
             r"valid\.source\.txt, line 2: not UTF-8",
         ),
-        ({"valid": (["a", ""], ["a", "b"]), "on_empty": "error"}, TextError, r"valid\.source\.txt, line 2: empty"),
+        ({"valid": (["a", ""], ["a", "b"]), "on_empty": "error"}, UserError, r"valid\.source\.txt, line 2: empty"),
         (
             {"train": ([""] * 3, ["a"] * 3)},
             PrepareError,
@@ -191,7 +191,7 @@ def test_text_that_cannot_be_used(raw, tmp_path, change, error, message):
 def test_missing_file(raw, tmp_path):
     settings = raw()
     (tmp_path / "valid.target.txt").unlink()
-    with pytest.raises(TextError, match=r"valid\.target\.txt: cannot be read"):
+    with pytest.raises(UserError, match=r"valid\.target\.txt: cannot be read"):
         prepare(settings, tmp_path / "out", QUIET)
 
 

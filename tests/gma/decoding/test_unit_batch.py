@@ -11,7 +11,7 @@ from gma.decoding.batch import open_batch
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import StreamingTranslator
-from gma.decoding.translate import TranslateError, translate
+from gma.decoding.translate import translate
 from gma.decoding.unit_batch import UnitBatch
 from gma.errors import UserError
 from gma.evaluation import forced
@@ -219,7 +219,7 @@ def test_the_threshold_is_between_0_and_1():
 
 def test_there_is_nothing_to_search():
     loaded = small_mu(0)
-    with pytest.raises(TranslateError, match=r"at θ = 0\.4 this model writes while .* Use beam 1$"):
+    with pytest.raises(UserError, match=r"at θ = 0\.4 this model writes while .* Use beam 1$"):
         translate(loaded, ["a"], delta=0.4, beam=2)
     with pytest.raises(ValueError, match="use beam 1"):
         StreamingTranslator(loaded).open(beam=2)

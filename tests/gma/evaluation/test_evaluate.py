@@ -8,16 +8,15 @@ import pytest
 
 from gma.corpus import generated
 from gma.decoding.translate import translate
-from gma.evaluation import evaluate as evaluation
+from gma.errors import UserError
 from gma.evaluation import forced
-from gma.evaluation import text as evaluation_text
-from gma.evaluation.evaluate import EvaluationError
+from gma.evaluation.evaluate import compare_logs, evaluate, evaluate_alignment, evaluate_log
+from gma.evaluation.inputs import load_gold
 from gma.evaluation.instances import Instance, write_instances
-from gma.evaluation.text import EvaluationText
+from gma.evaluation.text import EvaluationText, load_text
 from gma.metrics import GoldLinks, latency
 from gma.model import directory
 from gma.policies import LatencyError
-from gma.text.parallel_text import TextError
 from tests.support import tiny_model, tiny_run
 
 PAIRS = generated.generate(30, seed=5)
@@ -45,14 +44,12 @@ def files(tmp_path_factory) -> tuple[Path, Path, Path]:
 
 @pytest.fixture(scope="module")
 def text(loaded, files) -> EvaluationText:
-    return evaluation_text.load(loaded, *files[:2])
+    return load_text(loaded, *files[:2])
 
 
 @pytest.fixture(scope="module")
 def result(loaded, text, files):
-    return evaluation.evaluate(
-        loaded, text, system="tiny", delta=1.0, gold=evaluation.load_gold(files[2]), words_per_second=2.0
-    )
+    return evaluate(loaded, text, system="tiny", delta=1.0, gold=load_gold(files[2]), words_per_second=2.0)
 
 
 def mean(values) -> float:
@@ -85,7 +82,7 @@ def test_computing_time_only_adds(result):
 def test_the_log_has_the_same_scores(result, tmp_path):
     path = tmp_path / "instances.log"
     write_instances(path, result.instances)
-    assert evaluation.evaluate_log(path).scores == result.scores
+    assert evaluate_log(path).scores == result.scores
 
 
 def test_scores_are_json(result):
@@ -104,7 +101,7 @@ def test_scores_are_json(result):
 def test_links_that_are_the_models_own_have_no_error(loaded, text, how, layer):
     pairs = forced.read(loaded, text.sources, text.references)
     own = [getattr(pair, f"links_by_{how}")(layer) for pair in pairs]
-    scores = evaluation.evaluate_alignment(loaded, text, [GoldLinks(links, links) for links in own])
+    scores = evaluate_alignment(loaded, text, [GoldLinks(links, links) for links in own])
     assert getattr(scores, f"by_{how}")[layer].error_rate == 0
     assert scores.best[2].error_rate == 0
     assert scores.sentences == len(PAIRS)
@@ -112,15 +109,15 @@ def test_links_that_are_the_models_own_have_no_error(loaded, text, how, layer):
 
 def test_the_diagonal_and_coverage(loaded, text, files, result):
     guess = [forced.diagonal(len(p.source.split()), len(p.target.split())) for p in PAIRS]
-    scores = evaluation.evaluate_alignment(loaded, text, [GoldLinks(links, links) for links in guess])
+    scores = evaluate_alignment(loaded, text, [GoldLinks(links, links) for links in guess])
     assert scores.diagonal.error_rate == 0
     aligned = {(place, target) for place, pair in enumerate(PAIRS) for _, target in pair.alignment}
     assert result.alignment.coverage.aligned == len(aligned)
-    everything = evaluation.evaluate_alignment(loaded, text, evaluation.load_gold(files[2]), delta=float("inf"))
+    everything = evaluate_alignment(loaded, text, load_gold(files[2]), delta=float("inf"))
     assert everything.coverage.share == 1
     # an earlier word has heard less
     shares = [
-        evaluation.evaluate_alignment(loaded, text, evaluation.load_gold(files[2]), delta=delta).coverage.share
+        evaluate_alignment(loaded, text, load_gold(files[2]), delta=delta).coverage.share
         for delta in (-2.0, 0.0, 2.0, 5.0)
     ]
     assert shares == sorted(shares)
@@ -129,17 +126,17 @@ def test_the_diagonal_and_coverage(loaded, text, files, result):
 
 def test_an_offline_model_has_no_positions(tmp_path, corpus, text, files):
     offline = directory.load(tiny_model.make(tmp_path, corpus, offline=True))
-    result = evaluation.evaluate(offline, text, system="offline", gold=evaluation.load_gold(files[2]))
+    result = evaluate(offline, text, system="offline", gold=load_gold(files[2]))
     assert result.delta is result.past_the_end is None
     assert result.alignment.by_position == ()
     assert result.alignment.best[0] == "posterior"
     assert result.scores.latency.cw == pytest.approx(mean(len(pair.source.split()) for pair in PAIRS))
     with pytest.raises(LatencyError, match="policy 'offline' has none"):
-        evaluation.evaluate(offline, text, system="offline", delta=1.0)
+        evaluate(offline, text, system="offline", delta=1.0)
 
 
 def test_the_test_split_is_the_default(loaded):
-    text = evaluation_text.load(loaded)
+    text = load_text(loaded)
     assert text.sources == tuple(pair.source for pair in generated.splits(0)["test"])
     assert text.name.startswith("test split")
 
@@ -147,19 +144,19 @@ def test_the_test_split_is_the_default(loaded):
 def test_no_corpus_and_no_files(loaded, tmp_path):
     data = loaded.config.data.model_copy(update={"folder": str(tmp_path / "gone")})
     lost = loaded._replace(config=loaded.config.model_copy(update={"data": data}))
-    with pytest.raises(TextError, match="give the two files"):
-        evaluation_text.load(lost)
+    with pytest.raises(UserError, match="give the two files"):
+        load_text(lost)
 
 
 def test_pairs_without_a_source_are_left_out_and_keep_their_place(loaded, tmp_path):
     source, reference = tmp_path / "s", tmp_path / "r"
     source.write_text(f"{PAIRS[0].source}\n \n{PAIRS[1].source.replace(' ', '  ')}\n", encoding="utf-8")
     reference.write_text(f"{PAIRS[0].target}\nsomething\n\n", encoding="utf-8")
-    text = evaluation_text.load(loaded, source, reference)
+    text = load_text(loaded, source, reference)
     assert text.sources == (PAIRS[0].source, PAIRS[1].source)
     assert (text.indices, text.lines) == ((0, 2), 3)
     gold = [GoldLinks(frozenset({(0, 0)}), frozenset({(0, 0)}))] * 2 + [GoldLinks(frozenset(), frozenset())]
-    result = evaluation.evaluate(loaded, text, system="tiny", gold=gold)
+    result = evaluate(loaded, text, system="tiny", gold=gold)
     assert [instance.index for instance in result.instances] == [0, 2]
     assert result.left_out == 1
     assert result.alignment.sentences == 1
@@ -168,7 +165,7 @@ def test_pairs_without_a_source_are_left_out_and_keep_their_place(loaded, tmp_pa
 def test_the_rules_of_the_tokenizer_hold_for_references(tmp_path, files):
     corpus = tiny_run.make_corpus(tmp_path / "corpus", "data.lowercase=true")
     loaded = directory.load(tiny_model.make(tmp_path / "model", corpus, "data.lowercase=true"))
-    text = evaluation_text.load(loaded, *files[:2])
+    text = load_text(loaded, *files[:2])
     assert text.sources == tuple(pair.source.lower() for pair in PAIRS)
     assert text.references == tuple(pair.target.lower() for pair in PAIRS)
     assert "lower-cased" in text.name
@@ -179,10 +176,10 @@ def instances(words: str = "a b c d", delays=(1, 2, 3, 4), indices=range(20), re
 
 
 def test_comparing_a_system_with_itself_and_with_a_better_one():
-    same = evaluation.compare(instances(), instances()[::-1])
+    same = compare_logs(instances(), instances()[::-1])
     assert same["bleu"].difference == same["al"].difference == 0
     assert same["bleu"].p_value == same["al"].p_value == 1
-    better = evaluation.compare(instances(), instances("a b c e", (1, 1, 2, 3)))
+    better = compare_logs(instances(), instances("a b c e", (1, 1, 2, 3)))
     assert better["bleu"].low > 0
     assert better["al"].high < 0
 
@@ -192,8 +189,8 @@ def test_comparing_a_system_with_itself_and_with_a_better_one():
     [(instances(indices=range(19)), "only the system has index 19"), (instances(reference="x"), "index 0 has the ref")],
 )
 def test_logs_of_other_sentences_are_not_compared(other, message):
-    with pytest.raises(EvaluationError, match=message):
-        evaluation.compare(other, instances())
+    with pytest.raises(UserError, match=message):
+        compare_logs(other, instances())
 
 
 def test_the_command(monkeypatch, capsys, model, files, tmp_path):

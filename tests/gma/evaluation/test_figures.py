@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from gma.cli import plot
-from gma.cli.plot import PlotError
 from gma.corpus import generated
-from gma.evaluation import figures
+from gma.errors import UserError
+from gma.evaluation import figures, sweep
 from gma.evaluation.figures import CurvePoint
 from gma.training import history
 from tests.support import tiny_model, tiny_run
@@ -234,28 +234,28 @@ def test_wrong_calls(monkeypatch, capsys, folder, tmp_path, arguments, message):
 
 
 def test_curves_of_different_texts_do_not_mix(tmp_path):
-    content = {"format": "gma-sweep", "version": plot.sweep.VERSION}
-    names = [field for field in plot.sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
+    content = {"format": "gma-sweep", "version": sweep.VERSION}
+    names = [field for field in sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         point = {**dict.fromkeys(names, 1), "delta": 1.0, "text": name}
         (tmp_path / name / "curve.json").write_text(json.dumps({**content, "points": [point]}))
-    with pytest.raises(PlotError, match="different texts"):
+    with pytest.raises(UserError, match="different texts"):
         plot.curve([tmp_path / "a", tmp_path / "b"], tmp_path / "figure", convention="word")
 
 
 def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
     """Three sweeps in folders of one name, each of a model of one name."""
-    names = [field for field in plot.sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
+    names = [field for field in sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
     folders = [tmp_path / run / "sweep" for run in "abc"]
     for place, folder in enumerate(folders):
         folder.mkdir(parents=True)
         point = {**dict.fromkeys(names, 1), "system": "model", "bleu": place, "delta": 1.0, "text": "t"}
-        content = {"format": "gma-sweep", "version": plot.sweep.VERSION, "points": [point]}
+        content = {"format": "gma-sweep", "version": sweep.VERSION, "points": [point]}
         (folder / "curve.json").write_text(json.dumps(content))
     drawn = []
-    monkeypatch.setattr(plot.figures, "quality_latency", lambda curves, convention: drawn.append(curves))
-    monkeypatch.setattr(plot.figures, "save", lambda figure, path: [])
+    monkeypatch.setattr(figures, "quality_latency", lambda curves, convention: drawn.append(curves))
+    monkeypatch.setattr(figures, "save", lambda figure, path: [])
     plot.curve(folders, tmp_path / "figure", convention="word")
     assert [points[0].quality for points in drawn[0].values()] == [0, 1, 2]
     assert list(drawn[0])[:2] == ["model", "sweep/model"]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gma.evaluation.instances import Instance, InstanceError, read_instances, score_instances, write_instances
+from gma.errors import UserError
+from gma.evaluation.instances import Instance, read_instances, score_instances, write_instances
 from gma.metrics import bleu, chrf, corpus_latency
 
 
@@ -112,17 +113,17 @@ class TestFile:
         ],
     )
     def test_damaged_lines_are_named_with_file_and_line(self, tmp_path, line, message):
-        with pytest.raises(InstanceError, match=rf"instances\.log, line 2: {message}"):
+        with pytest.raises(UserError, match=rf"instances\.log, line 2: {message}"):
             read_instances(log(tmp_path, RECORD, line))
 
     def test_text_that_is_not_utf8(self, tmp_path):
         path = tmp_path / "instances.log"
         path.write_bytes(json.dumps(RECORD).encode() + b'\n{"index": "\xff"}\n')
-        with pytest.raises(InstanceError, match="line 2: not UTF-8 text"):
+        with pytest.raises(UserError, match="line 2: not UTF-8 text"):
             read_instances(path)
 
     def test_an_empty_file(self, tmp_path):
-        with pytest.raises(InstanceError, match="holds no instances"):
+        with pytest.raises(UserError, match="holds no instances"):
             read_instances(log(tmp_path))
 
     def test_no_file(self, tmp_path):
@@ -180,5 +181,5 @@ class TestScores:
         assert score_instances([timed, instance(elapsed=elapsed)]).computation_aware is None
 
     def test_no_instances(self):
-        with pytest.raises(InstanceError, match="at least one sentence"):
+        with pytest.raises(UserError, match="at least one sentence"):
             score_instances([])

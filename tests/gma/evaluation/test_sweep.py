@@ -13,14 +13,16 @@ from rich.console import Console
 
 from gma.cli import plot
 from gma.corpus import generated
-from gma.evaluation import evaluate as evaluation
-from gma.evaluation import sweep
-from gma.evaluation import text as evaluation_text
-from gma.evaluation.sweep import SweepError
+from gma.errors import UserError
+from gma.evaluation import figures, sweep
+from gma.evaluation.evaluate import evaluate, evaluate_alignment, evaluate_log
+from gma.evaluation.inputs import load_gold
+from gma.evaluation.text import load_text
 from gma.model import directory
 from tests.support import tiny_model, tiny_run
 
 PAIRS = generated.generate(12, seed=6)
+QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -38,42 +40,37 @@ def folder(tmp_path_factory) -> Path:
 def computed(monkeypatch) -> list[tuple[str, float | None]]:
     """Every point that is really evaluated. No figures: they take longer than the points."""
     points = []
-    monkeypatch.setattr(sweep.figures, "save", lambda figure, path: [])
+    monkeypatch.setattr(figures, "save", lambda figure, path: [])
 
-    def evaluate(*arguments, **options):
+    def counted(*arguments, **options):
         points.append((options["system"], options["delta"]))
-        return evaluation.evaluate(*arguments, **options)
+        return evaluate(*arguments, **options)
 
-    monkeypatch.setattr(sweep, "evaluate", evaluate)
+    monkeypatch.setattr(sweep, "evaluate", counted)
     return points
 
 
 def run(folder: Path, output: Path, *names: str, deltas=(0.5, 2.0), text="text", **options) -> list[sweep.Point]:
-    return sweep.sweep(
-        [folder / name for name in names],
-        deltas,
-        output,
-        Console(quiet=True),
-        source=folder / f"{text}.de",
-        reference=folder / f"{text}.en",
-        **options,
-    )
+    models, files = [folder / name for name in names], [folder / f"{text}.{language}" for language in ("de", "en")]
+    points = sweep.measure(models, deltas, output, QUIET, source=files[0], reference=files[1], **options)
+    sweep.present(points, output, QUIET)
+    return points
 
 
 def test_points_are_those_of_evaluate(folder, tmp_path):
     points = run(folder, tmp_path, "one", "whole", deltas=(0.5, math.inf))
     assert [(point.system, point.delta) for point in points] == [("one", 0.5), ("one", math.inf), ("whole", None)]
     loaded = directory.load(folder / "one")
-    text = evaluation_text.load(loaded, folder / "text.de", folder / "text.en")
-    expected = evaluation.evaluate(loaded, text, system="one", delta=0.5)
+    text = load_text(loaded, folder / "text.de", folder / "text.en")
+    expected = evaluate(loaded, text, system="one", delta=0.5)
     assert (points[0].bleu, points[0].al) == (expected.scores.bleu.score, expected.scores.latency.al)
     assert (points[0].paper_al, points[0].past_the_end) == (expected.paper.al, expected.past_the_end)
-    assert sweep.load(tmp_path / "curve.json") == points
+    assert sweep.load_curve(tmp_path / "curve.json") == points
     with (tmp_path / "curve.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["system"], row["delta"]) for row in rows] == [("one", "0.5"), ("one", "inf"), ("whole", "")]
     assert [float(row["al"]) for row in rows] == [point.al for point in points]
-    log = evaluation.evaluate_log(tmp_path / "instances" / "one-delta-0.5.log")
+    log = evaluate_log(tmp_path / "instances" / "one-delta-0.5.log")
     assert log.scores.latency == expected.scores.latency
     assert (tmp_path / "curve.png").stat().st_size > 1000
 
@@ -146,7 +143,7 @@ def test_a_model_whose_files_are_written_again_is_the_same_model(folder, tmp_pat
 
 
 def test_gold_links_give_alignment_scores_and_are_part_of_the_text(folder, tmp_path, computed):
-    gold = evaluation.load_gold(folder / "text.align")
+    gold = load_gold(folder / "text.align")
     measured = [
         sweep.measure(
             [folder / "one", folder / "whole"],
@@ -163,8 +160,8 @@ def test_gold_links_give_alignment_scores_and_are_part_of_the_text(folder, tmp_p
     assert len(computed) == 4
     one, whole = measured[0]
     loaded = directory.load(folder / "one")
-    text = evaluation_text.load(loaded, folder / "text.de", folder / "text.en")
-    expected = evaluation.evaluate_alignment(loaded, text, gold, delta=2.0)
+    text = load_text(loaded, folder / "text.de", folder / "text.en")
+    expected = evaluate_alignment(loaded, text, gold, delta=2.0)
     assert one.position_aer == min(layer.error_rate for layer in expected.by_position)
     assert one.posterior_aer == min(layer.error_rate for layer in expected.by_posterior)
     assert one.within == expected.coverage.share
@@ -175,7 +172,7 @@ def test_gold_links_give_alignment_scores_and_are_part_of_the_text(folder, tmp_p
 def test_points_that_are_left_out_are_counted(folder, tmp_path, computed):
     run(folder, tmp_path, "one", "two")
     said = io.StringIO()
-    sweep.sweep(
+    sweep.measure(
         [folder / "one"],
         [1.0],
         tmp_path,
@@ -195,14 +192,14 @@ def test_models_with_the_same_name():
 def test_deltas():
     assert sweep.parse_deltas("2, 0.5,inf,2,-1") == [-1.0, 0.5, 2.0, math.inf]
     for wrong in ("", "1,,2", "one", "nan"):
-        with pytest.raises(SweepError, match="expected numbers"):
+        with pytest.raises(UserError, match="expected numbers"):
             sweep.parse_deltas(wrong)
 
 
 def test_two_texts_in_one_curve(folder, tmp_path):
     lower = tiny_run.make_corpus(tmp_path / "corpus", "data.lowercase=true")
     tiny_model.make(tmp_path / "lower", lower, "data.lowercase=true")
-    with pytest.raises(SweepError, match="one curve needs one text"):
+    with pytest.raises(UserError, match="one curve needs one text"):
         run(folder, tmp_path / "out", "one", str(tmp_path / "lower"))
 
 
@@ -216,7 +213,7 @@ def test_two_texts_in_one_curve(folder, tmp_path):
 )
 def test_a_damaged_curve(folder, tmp_path, content, message):
     (tmp_path / "curve.json").write_text(content)
-    with pytest.raises(SweepError, match=message):
+    with pytest.raises(UserError, match=message):
         run(folder, tmp_path, "one")
 
 
@@ -224,8 +221,8 @@ def test_a_curve_with_a_setting_that_is_no_number(tmp_path):
     point = {**dict.fromkeys((field.name for field in dataclasses.fields(sweep.Point)), 1), "delta": "x"}
     content = {"format": sweep.FORMAT, "version": sweep.VERSION, "points": [point]}
     (tmp_path / "curve.json").write_text(json.dumps(content))
-    with pytest.raises(SweepError, match="damaged: could not convert"):
-        sweep.load(tmp_path / "curve.json")
+    with pytest.raises(UserError, match="damaged: could not convert"):
+        sweep.load_curve(tmp_path / "curve.json")
 
 
 def test_the_command_and_its_figure(folder, tmp_path, monkeypatch, capsys):
@@ -238,12 +235,12 @@ def test_the_command_and_its_figure(folder, tmp_path, monkeypatch, capsys):
     assert "nrefs:1" in printed
     assert json.loads((tmp_path / "curve.json").read_text())["points"][0]["latency_convention"] == "word"
     for convention in ("word", "paper"):
-        paths = plot.curve([tmp_path], tmp_path / f"figure-{convention}.svg", convention=convention)
-        assert [path.suffix for path in paths] == [".png", ".svg"]
-        assert f"{convention} convention" in paths[1].read_text(encoding="utf-8")
+        plot.curve([tmp_path], tmp_path / f"figure-{convention}.svg", convention=convention)
+        assert (tmp_path / f"figure-{convention}.png").exists()
+        assert f"{convention} convention" in (tmp_path / f"figure-{convention}.svg").read_text(encoding="utf-8")
     shutil.copytree(folder / "one", tmp_path / "own")
     assert tiny_model.command(monkeypatch, "sweep", tmp_path / "own", "--delta", "1", *files) == 0
-    assert len(sweep.load(tmp_path / "own" / "sweep" / "curve.json")) == 1
+    assert len(sweep.load_curve(tmp_path / "own" / "sweep" / "curve.json")) == 1
     capsys.readouterr()
     assert tiny_model.command(monkeypatch, "sweep", folder / "one", "--delta", "x", "--output", tmp_path) == 2
     assert "--delta has 'x'" in capsys.readouterr().err

@@ -170,7 +170,9 @@ def test_a_whole_reproduction(tmp_path, corpus):
         ("MMA-IL", "λ = 0.1"),
         *(("GMA", f"δ = {delta}") for delta in (-2, 1, 7)),
     ]
-    points = {(point.system, point.delta): point for point in sweep.load(tmp_path / "run" / "sweep" / "curve.json")}
+    points = {
+        (point.system, point.delta): point for point in sweep.load_curve(tmp_path / "run" / "sweep" / "curve.json")
+    }
     assert float(curve[1]["AL (word)"]) == pytest.approx(points["wait-k", 1.0].al, abs=0.005)
     assert float(curve[-1]["CW (paper)"]) == pytest.approx(points["gma", 7.0].paper_cw, abs=0.005)
     assert points["gma", 1.0].position_aer is not None
@@ -226,9 +228,9 @@ def test_it_goes_on_where_it_was_killed_and_ends_with_the_same_tables(tmp_path, 
 
 def test_a_segmenter_is_made_again_only_for_another_model(tmp_path, corpus, monkeypatch):
     made = []
-    segment = reproduce.segment_command.segment
+    segment = reproduce.segmenter.segment
     monkeypatch.setattr(
-        reproduce.segment_command, "segment", lambda *args, **options: made.append(1) or segment(*args, **options)
+        reproduce.segmenter, "segment", lambda *args, **options: made.append(1) or segment(*args, **options)
     )
     make(tmp_path, corpus, "mu")
     make(tmp_path, corpus, "mu")

@@ -4,8 +4,9 @@ import gzip
 
 import pytest
 
-from gma.text import parallel_text
-from gma.text.parallel_text import ParallelText, TextError
+from gma.errors import UserError
+from gma.text import lines
+from gma.text.parallel_text import ParallelText
 
 
 @pytest.fixture
@@ -45,21 +46,21 @@ def test_several_files_are_joined_and_mixed(tmp_path):
     # a second reading starts anew
     assert [source.strip() for source, _ in text.pairs()] == ["de0", "de0", "de1", "de1"]
     assert text.read == 4
-    with pytest.raises(TextError, match="as many source as target files, got 2 and 1"):
+    with pytest.raises(UserError, match="as many source as target files, got 2 and 1"):
         ParallelText(files[0], files[1][:1], on_bad_line="error", on_empty="drop")
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (0, 2)])
 def test_different_numbers_of_lines(text, left, right):
-    with pytest.raises(TextError, match=rf"a\.de has {left} lines and .*a\.en has {right}"):
+    with pytest.raises(UserError, match=rf"a\.de has {left} lines and .*a\.en has {right}"):
         words(text(b"x\n" * left, b"y\n" * right))
 
 
 def test_not_utf8(text):
     bad = ("gut\nschön\n".encode("latin-1"), b"good\nnice\n")
-    with pytest.raises(TextError, match=r"a\.de, line 2: not UTF-8 \(byte 4 of the line is 0xf6\).*on_bad_line"):
+    with pytest.raises(UserError, match=r"a\.de, line 2: not UTF-8 \(byte 4 of the line is 0xf6\).*on_bad_line"):
         words(text(*bad))
-    with pytest.raises(TextError, match=r"a\.en, line 2"):
+    with pytest.raises(UserError, match=r"a\.en, line 2"):
         words(text(*reversed(bad)))
     dropping = text(*bad, on_bad_line="drop")
     assert words(dropping) == [("gut", "good")]
@@ -67,9 +68,9 @@ def test_not_utf8(text):
 
 
 def test_endless_line_is_bad_and_never_held(text, monkeypatch):
-    monkeypatch.setattr(parallel_text, "LONGEST_LINE", 10)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 10)
     long = (b"a\n" + b"x" * 95 + b"\nb\n", b"a\ny\nb\n")
-    with pytest.raises(TextError, match=r"a\.de, line 2: longer than 10 bytes"):
+    with pytest.raises(UserError, match=r"a\.de, line 2: longer than 10 bytes"):
         words(text(*long))
     assert words(text(*long, on_bad_line="drop")) == [("a", "a"), ("b", "b")]
 
@@ -80,14 +81,14 @@ def test_empty_sides(text):
     assert words(dropping) == [("a", "a")]
     assert (dropping.read, dropping.empty) == (4, 3)
     assert len(words(text(*sides, on_empty="keep"))) == 4
-    with pytest.raises(TextError, match=r"a\.de, line 2: empty.*on_empty"):
+    with pytest.raises(UserError, match=r"a\.de, line 2: empty.*on_empty"):
         words(text(*sides, on_empty="error"))
-    with pytest.raises(TextError, match=r"a\.en, line 1: empty"):
+    with pytest.raises(UserError, match=r"a\.en, line 1: empty"):
         words(text(b"a\n", b"\n", on_empty="error"))
 
 
 def test_lines_ending_in_cr_alone(text):
-    with pytest.raises(TextError, match=r"a\.de: its lines end in CR alone"):
+    with pytest.raises(UserError, match=r"a\.de: its lines end in CR alone"):
         words(text(b"a\rb\rc\r", b"a\nb\nc\n"))
     # one inside a line is white space
     assert [pair[0].split() for pair in text(b"a\rb\nc\n", b"x\ny\n").pairs()] == [["a", "b"], ["c"]]
@@ -97,8 +98,8 @@ def test_missing_and_cut_files(text, tmp_path):
     good = text(b"a\n" * 5000, b"b\n" * 5000, zipped=True)
     path = tmp_path / "a.en"
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(TextError, match=r"a\.en: cannot be read past line .*cut short"):
+    with pytest.raises(UserError, match=r"a\.en: cannot be read past line .*cut short"):
         words(good)
     path.unlink()
-    with pytest.raises(TextError, match=r"a\.en: cannot be read \(No such file.*data\.root"):
+    with pytest.raises(UserError, match=r"a\.en: cannot be read \(No such file.*data\.root"):
         words(good)

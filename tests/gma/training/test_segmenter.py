@@ -10,8 +10,9 @@ import torch
 from gma.corpus import generated
 from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.translate import translate
-from gma.evaluation import evaluate as evaluation
-from gma.evaluation import text as evaluation_text
+from gma.evaluation.evaluate import evaluate
+from gma.evaluation.inputs import load_gold
+from gma.evaluation.text import load_text
 from gma.model import directory
 from gma.model.directory import ModelDirectoryError
 from gma.storage import tensor_file
@@ -112,11 +113,11 @@ def test_a_curve(folder, tmp_path, monkeypatch):
 
 def test_gold_links_say_nothing_about_it(folder):
     """One list of systems can be measured with them; of this one there is no alignment."""
-    gold = evaluation.load_gold(folder / "text.align")
+    gold = load_gold(folder / "text.align")
     for name, has_alignment in (("offline", True), ("mu", False)):
         loaded = directory.load(folder / name)
-        text = evaluation_text.load(loaded, folder / "text.de", folder / "text.en")
-        result = evaluation.evaluate(loaded, text, system=name, gold=gold)
+        text = load_text(loaded, folder / "text.de", folder / "text.en")
+        result = evaluate(loaded, text, system=name, gold=gold)
         assert (result.alignment is not None) == has_alignment
         assert result.latency_symbol == (None if has_alignment else "θ")
 

@@ -1,0 +1,66 @@
+"""All commands in the order of `gma --help`, and what is printed when one of them fails.
+
+Nothing heavy is imported before a command needs it: `gma --help` must not wait for torch.
+"""
+
+import errno
+import sys
+
+import typer
+
+from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, sweep, train, translate
+from gma.errors import UserError
+
+COMMANDS = {
+    "demo": demo.demo,
+    "demo-train": demo_train.demo_train,
+    "download": data.download,
+    "prepare": data.prepare,
+    "train": train.train,
+    "average": train.average,
+    "segment": train.segment,
+    "evaluate": evaluate.evaluate,
+    "sweep": sweep.sweep,
+    "reproduce": reproduce.reproduce,
+    "translate": translate.translate,
+    "stream": translate.stream,
+    "config": info.config,
+    "info": info.info,
+}
+# errors of the machine that name no file
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+app = typer.Typer(
+    help="Simultaneous translation with Gaussian multi-head attention.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.add_typer(plot.app, name="plot")
+
+
+def main() -> None:
+    """Run the command of `sys.argv`."""
+    try:
+        app()
+    except Exception as error:
+        message = _message(error)
+        if message is None:
+            raise
+        print(message, file=sys.stderr)
+        sys.exit(2)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user about errors that they can fix; None for a bug, which keeps its traceback."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        # the user's path, or a full or broken disk; any other is a bug
+        if error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        return error.strerror if error.errno in DISK_ERRORS else None
+    from gma_kernels import BackendUnavailable
+
+    return str(error) if isinstance(error, BackendUnavailable) else None

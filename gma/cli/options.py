@@ -1,0 +1,49 @@
+"""What the commands share: the console they print on, and the options that several of them take."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console()
+
+
+def number(value: float | None) -> float | None:
+    """Callback of an option that takes a number: the parser accepts nan, and no option means anything with it."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan; expected a number")
+    return value
+
+
+def _model(name: Path | None) -> Path | None:
+    from gma.model.directory import find
+
+    return None if name is None else find(name)
+
+
+model_argument = typer.Argument(
+    callback=_model, help="Folder of a model, or de-en, the one that comes with the package."
+)
+ModelPath = Annotated[Path, model_argument]
+OptionalModelPath = Annotated[Path | None, model_argument]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...", show_default="the recipe generated"),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        "--delta",
+        "--k",
+        "--threshold",
+        callback=number,
+        help="Latency: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units); inf for all.",
+        show_default="the configured one",
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")]
+Slots = Annotated[int, typer.Option(min=1, help="Sentences translated together.")]
+OneBased = Annotated[bool, typer.Option("--one-based", help="The links count words from 1.")]

@@ -1,0 +1,54 @@
+"""`gma sweep`: quality against latency."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gma.cli.options import Device, Lowercase, Slots, console
+
+
+def sweep(
+    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Folders of models, or de-en.")],
+    delta: Annotated[
+        str | None,
+        typer.Option(
+            "--delta",
+            "--k",
+            "--threshold",
+            help="Latencies with commas: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units).",
+            show_default="0.5,1,2,4 for gaussian; 1,3,5,7 for wait_k; 0.1,0.3,0.5,0.7,0.9 for meaning units",
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Text, one sentence a line.", show_default="the models' test or valid split")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation.", show_default="as above")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the curve; a sweep that was cut off goes on.", show_default="sweep, in the first MODEL"
+        ),
+    ] = None,
+    lowercase: Lowercase = False,
+    slots: Slots = 64,
+    device: Device = "auto",
+) -> None:
+    """Quality and latency of models at several δ, k or θ: one table, CSV, JSON and figure."""
+    from gma.evaluation.sweep import measure, parse_deltas, present
+    from gma.model.directory import find
+
+    names = models.split(",")
+    folder = output or Path(names[0]) / "sweep"
+    points = measure(
+        [find(name) for name in names],
+        None if delta is None else parse_deltas(delta),
+        folder,
+        console,
+        source=source,
+        reference=reference,
+        lowercase=lowercase,
+        slots=slots,
+        device=device,
+    )
+    present(points, folder, console)

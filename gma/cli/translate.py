@@ -1,0 +1,139 @@
+"""`gma translate` and `gma stream`: text in, translation out, line by line or word by word."""
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+from rich.console import Console
+
+from gma.cli.options import Delta, Device, ModelPath, console, number
+from gma.errors import UserError
+
+if TYPE_CHECKING:
+    from gma.model.directory import Loaded
+
+# lines translated before any of them is written: neither memory nor the wait for the first line grows with the file
+PORTION = 2048
+Input = Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")]
+
+
+def translate(
+    model: ModelPath = Path("de-en"),
+    input: Input = None,
+    output: Annotated[Path | None, typer.Option(show_default="standard output")] = None,
+    delta: Delta = None,
+    beam: Annotated[int, typer.Option(min=1, help="Hypotheses; more than 1 needs a model that waits for all.")] = 1,
+    device: Device = "auto",
+) -> None:
+    """Translate text, many sentences at a time, into exactly what a stream would write."""
+    from gma.model import directory
+    from gma.model.device import choose_device
+
+    loaded = directory.load(model, choose_device(device))
+    with _opened(input) as file:
+        translate_file(loaded, file, _name(input), output, Console(stderr=True), delta=delta, beam=beam)
+
+
+def translate_file(
+    loaded: "Loaded",
+    source: BinaryIO,
+    name: str,
+    target: Path | None,
+    console: Console,
+    *,
+    delta: float | None = None,
+    beam: int = 1,
+) -> None:
+    """Translate line by line into a file, which appears whole or not at all, or to standard output.
+
+    Args:
+        name: of the source, for messages.
+    """
+    from gma.decoding.translate import translate
+    from gma.storage import atomic
+    from gma.terminal import bar
+    from gma.text.lines import read_lines
+
+    # refuses a wrong beam before the input, which may be typed, has been read
+    translate(loaded, [], delta=delta, beam=beam)
+    lines = read_lines(source, name)
+    if target is not None and target.is_dir():
+        raise UserError(f"--output is {target}, a folder; expected a file")
+    with bar(console, "translating", len(lines)) as advance:
+        translated = (
+            translation.text + "\n"
+            for start in range(0, len(lines), PORTION)
+            for translation in translate(
+                loaded, lines[start : start + PORTION], delta=delta, beam=beam, progress=advance
+            )
+        )
+        if target is None:
+            for line in translated:
+                sys.stdout.buffer.write(line.encode())
+                sys.stdout.buffer.flush()
+        elif target.exists() and not target.is_file():
+            # a device or a pipe, which nothing can replace
+            _write(target, translated)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            atomic.replace(target, lambda temporary: _write(temporary, translated))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+def stream(
+    model: ModelPath = Path("de-en"),
+    input: Input = None,
+    delta: Delta = None,
+    delay: Annotated[
+        float,
+        typer.Option(min=0.0, max=3600.0, callback=number, help="Seconds between words, as if they were spoken."),
+    ] = 0.0,
+    plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Translate while the text is arriving: every word is written the moment it is ready."""
+    from gma.cli.stream_input import arriving, single_keys, spoken, typed
+    from gma.cli.stream_view import LiveView, PlainView, interpret
+    from gma.decoding.greedy import LONGEST_ALONE
+    from gma.decoding.streaming import StreamingTranslator
+    from gma.model import directory
+    from gma.model.device import choose_device
+
+    loaded = directory.load(model, choose_device(device))
+    languages = loaded.config.data.source, loaded.config.data.target
+    view = LiveView(console, *languages) if console.is_terminal and not plain else PlainView()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_opened(input))
+        if file.isatty() and isinstance(view, LiveView):
+            stack.enter_context(single_keys())
+            texts = typed(view.typing)
+        else:
+            texts = arriving(file.fileno(), _name(input))
+        try:
+            translator = StreamingTranslator(loaded, longest=LONGEST_ALONE)
+            interpret(translator, spoken(texts, delay) if delay else texts, view, delta)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _opened(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    if path is None:
+        if sys.stdin is None:
+            raise UserError("standard input is closed; give a file by --input")
+        return contextlib.nullcontext(sys.stdin.buffer)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _name(path: Path | None) -> str:
+    """Of the input, for messages."""
+    return "standard input" if path is None else str(path)
