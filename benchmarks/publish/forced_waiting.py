@@ -26,7 +26,7 @@ from gma.metrics import latency
 from gma.model import directory
 from gma.model.transformer import Transformer
 from gma.policies.base import CrossAttention, Source
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 from gma.training.loss import cross_entropy
 
 BATCH = 50

@@ -10,7 +10,8 @@ from rich.console import Console
 from gma import config
 from gma.corpus import prepare
 from gma.corpus.token_file import PreparedCorpus
-from gma.text.tokenizer import EOS, BpeVocabulary, TextRules
+from gma.text.rules import TextRules
+from gma.text.vocabulary import EOS, BpeVocabulary
 from gma.text.word_counts import WordCounts
 
 DATA = os.environ.get(config.DATA_VARIABLE, "")

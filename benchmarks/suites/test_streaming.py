@@ -14,7 +14,7 @@ from gma.config.settings import AttentionSettings, ModelSettings
 from gma.decoding.greedy import greedy
 from gma.decoding.incremental import IncrementalBatch
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 
 VOCABULARY = 8000
 EARLY, LATE, AROUND = 20, 200, 8

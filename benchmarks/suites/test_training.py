@@ -11,7 +11,7 @@ from gma.config.settings import AttentionSettings, ModelSettings
 from gma.corpus.batches import Batch, BatchPlan, collate
 from gma.model.transformer import Transformer
 from gma.policies import OfflineCrossAttention, Source
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 
 TOKENS = 2048
 

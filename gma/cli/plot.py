@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gma.metrics.alignment import Link
     from gma.model.directory import Loaded
-    from gma.text.tokenizer import Vocabulary
+    from gma.text.vocabulary import Vocabulary
 
 # sentences whose steps are counted: more change the picture no further
 STEP_SENTENCES = 1000
@@ -143,7 +143,7 @@ def learning(
 
 def token_labels(vocabulary: "Vocabulary", tokens: Sequence[int]) -> list[str]:
     """The text of each token; a piece that does not end its word has a · after it."""
-    from gma.text.tokenizer import EOS, SPECIALS
+    from gma.text.vocabulary import EOS, SPECIALS
 
     labels = []
     for token in tokens:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gma.corpus.token_file import Split
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 
 # epochs whose order is remembered: an update may reach from one into the next
 CACHED_EPOCHS = 2

@@ -27,7 +27,9 @@ from gma.storage import atomic
 from gma.storage.digest import sha256_of
 from gma.storage.lock import locked
 from gma.text.parallel_text import ParallelText
-from gma.text.tokenizer import BpeVocabulary, TextRules, Tokenizer, WordVocabulary
+from gma.text.rules import TextRules
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import BpeVocabulary, WordVocabulary
 from gma.text.word_counts import WordCounts
 
 SPLITS = ("train", "valid", "test")

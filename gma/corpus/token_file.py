@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gma.errors import UserError
-from gma.text.tokenizer import UNK, Tokenizer, id_type
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import UNK, id_type
 
 FORMAT, VERSION = "gma-corpus", 1
 SIDES = ("source", "target")

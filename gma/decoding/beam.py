@@ -16,7 +16,7 @@ from gma.decoding.greedy import portions
 from gma.decoding.hypothesis import Hypothesis, length_limit
 from gma.decoding.incremental import IncrementalBatch, Scores
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import EOS
+from gma.text.vocabulary import EOS
 
 
 class Live(NamedTuple):

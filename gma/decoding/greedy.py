@@ -7,7 +7,7 @@ from gma.decoding.batch import open_batch
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.incremental import IncrementalBatch
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import EOS
+from gma.text.vocabulary import EOS
 
 # a source of more tokens shares its batch with few others: the buffers have room for the longest in every slot
 LONG_SOURCE = 1024

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gma.text.tokenizer import EOS
+from gma.text.vocabulary import EOS
 
 
 def length_limit(needed: int) -> int:

@@ -14,7 +14,7 @@ from gma.attention.memory import CachedRows, Past
 from gma.model.transformer import Front, Transformer
 from gma.policies import Source
 from gma.text.padding import padded
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 
 # stands for the length of a source that has not ended: more than any row can need, and exact in int32
 UNKNOWN_LENGTH = 2**30

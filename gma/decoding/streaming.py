@@ -33,7 +33,7 @@ from gma.decoding.incremental import UNKNOWN_LENGTH
 from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import Loaded
-from gma.text.tokenizer import EOS, Vocabulary
+from gma.text.vocabulary import EOS, Vocabulary
 
 # characters; what goes on for longer without white space is no word
 LONGEST_WORD = 4096

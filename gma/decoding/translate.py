@@ -8,7 +8,7 @@ from gma.decoding.greedy import LONGEST_ALONE, greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
 from gma.model.directory import Loaded
-from gma.text.tokenizer import EOS, Vocabulary
+from gma.text.vocabulary import EOS, Vocabulary
 from gma.text.words import word_delays, word_ends
 
 

@@ -19,7 +19,7 @@ from gma.decoding.incremental import NOWHERE, IncrementalBatch, Scores
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
 from gma.text.padding import padded
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from gma.text.words import source_word_ends
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 from gma.text.words import word_delays
 
 # padded tokens of a batch, of the longer side

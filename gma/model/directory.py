@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from gma import config
-from gma.config import Config, ConfigError
+from gma.config import Config
 from gma.errors import UserError
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
 from gma.storage import atomic, tensor_file
-from gma.text.tokenizer import Tokenizer, TokenizerError, Vocabulary
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import Vocabulary
 
 # models that come with the package, a folder each, and the one that is used where none is named
 SHIPPED, DEFAULT = Path(__file__).parents[1] / "pretrained", "de-en"
@@ -90,7 +91,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
         training = json.loads((folder / TRAINING).read_bytes())
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         weights = tensor_file.read(folder / MODEL)
-    except (ConfigError, TokenizerError, tensor_file.DamagedFile) as error:
+    except UserError as error:
         raise ModelDirectoryError(str(error)) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error

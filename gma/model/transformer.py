@@ -15,7 +15,7 @@ from gma.config.settings import AttentionSettings, ModelSettings
 from gma.errors import UserError
 from gma.model.positions import SinusoidalPositions
 from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 
 
 class Output(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gma.attention.alignment import checked_delta
 from gma.policies.base import LatencyError
 from gma.policies.offline import OfflineCrossAttention
-from gma.text.tokenizer import Vocabulary
+from gma.text.vocabulary import Vocabulary
 
 HIDDEN = 256
 THRESHOLD = 0.5

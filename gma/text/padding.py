@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> Tensor:

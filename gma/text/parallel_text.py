@@ -38,12 +38,16 @@ class ParallelText:
         for paths in self.files:
             with open_lines(paths[0]) as source, open_lines(paths[1]) as target:
                 while True:
-                    texts = source.next(), target.next()
+                    left, right = source.next(), target.next()
                     if source.ended or target.ended:
                         break
                     self.read += 1
-                    if self._keeps(texts, source, target):
-                        yield texts
+                    if left is None or right is None:
+                        self._bad(source if left is None else target)
+                    elif self.on_empty != "keep" and not (left.strip() and right.strip()):
+                        self._empty(target if left.strip() else source)
+                    else:
+                        yield left, right
                     if self.read % 1024 == 0:
                         advance(before + source.position() + target.position())
                 if source.ended != target.ended:
@@ -54,26 +58,21 @@ class ParallelText:
             before += _size(paths[0]) + _size(paths[1])
             advance(before)
 
-    def _keeps(self, texts: tuple[str | None, str | None], source: Lines, target: Lines) -> bool:
-        if None in texts:
-            lines = source if texts[0] is None else target
-            if self.on_bad_line == "error":
-                raise UserError(
-                    f"{lines.name}, line {lines.number}: {lines.problem}; "
-                    'correct it, or leave such pairs out of the training text with data.on_bad_line = "drop"'
-                )
-            self.bad += 1
-            return False
-        if self.on_empty != "keep" and not (texts[0].strip() and texts[1].strip()):
-            lines = target if texts[0].strip() else source
-            if self.on_empty == "error":
-                raise UserError(
-                    f"{lines.name}, line {lines.number}: empty; "
-                    'correct it, or leave such pairs out of the training text with data.on_empty = "drop"'
-                )
-            self.empty += 1
-            return False
-        return True
+    def _bad(self, lines: Lines) -> None:
+        if self.on_bad_line == "error":
+            raise UserError(
+                f"{lines.name}, line {lines.number}: {lines.problem}; "
+                'correct it, or leave such pairs out of the training text with data.on_bad_line = "drop"'
+            )
+        self.bad += 1
+
+    def _empty(self, lines: Lines) -> None:
+        if self.on_empty == "error":
+            raise UserError(
+                f"{lines.name}, line {lines.number}: empty; "
+                'correct it, or leave such pairs out of the training text with data.on_empty = "drop"'
+            )
+        self.empty += 1
 
 
 def _size(path: Path) -> int:

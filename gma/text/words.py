@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from gma.text.tokenizer import Vocabulary
+from gma.text.vocabulary import Vocabulary
 
 
 def pieces_per_word(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:

@@ -20,7 +20,7 @@ from gma.policies import Segmenter
 from gma.storage.digest import sha256_of
 from gma.terminal import bar, say
 from gma.text.padding import padded
-from gma.text.tokenizer import EOS, Vocabulary
+from gma.text.vocabulary import EOS, Vocabulary
 from gma.text.words import source_word_ends
 from gma.training import unit_labels
 from gma.training.trainer import CHECKPOINTS

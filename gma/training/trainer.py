@@ -26,7 +26,7 @@ from gma.errors import UserError
 from gma.model import directory
 from gma.model.transformer import Transformer
 from gma.storage import tensor_file
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 from gma.training.checkpoint import CheckpointFolder
 from gma.training.display import TrainingDisplay
 from gma.training.history import History

@@ -14,7 +14,7 @@ from gma.decoding import greedy as search
 from gma.decoding.hypothesis import Hypothesis, length_limit
 from gma.model.transformer import Transformer
 from gma.text.padding import padded
-from gma.text.tokenizer import BOS, EOS, Vocabulary
+from gma.text.vocabulary import BOS, EOS, Vocabulary
 from gma.text.words import source_word_ends
 
 # padded tokens of a batch of prefixes, both sides together

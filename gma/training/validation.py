@@ -12,7 +12,8 @@ from gma.corpus.token_file import Split
 from gma.decoding import greedy as search
 from gma.metrics import bleu, corpus_latency
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import EOS, PAD, Tokenizer
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import EOS, PAD
 from gma.text.words import pieces_per_word, word_delays
 from gma.training.loss import cross_entropy
 from gma.training.world import World

@@ -6,7 +6,7 @@ import torch
 from gma import GaussianMultiheadAttention
 from gma.decoding.greedy import greedy
 from gma.model import directory
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from tests.support import tiny_run
 
 ABLATIONS = {

@@ -16,7 +16,7 @@ from gma.decoding import hypothesis
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import Emission, StreamingTranslator
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 from gma.text.words import word_delays
 from tests.support.small_models import SHARING, random_text, small_loaded, small_model
 

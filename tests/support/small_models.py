@@ -7,7 +7,9 @@ import torch
 from gma.config.settings import AttentionSettings, Config, DataSettings, ModelSettings
 from gma.model.directory import Loaded
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import EOS, BpeVocabulary, TextRules, Tokenizer
+from gma.text.rules import TextRules
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import EOS, BpeVocabulary
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 40, 50
 SHARING = ("heads", "none", "layers", "all")

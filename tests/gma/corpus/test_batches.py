@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gma.corpus.batches import BatchPlan, UpdateStream, collate, evaluation_batches
 from gma.corpus.token_file import PreparedCorpus, Split, TokenFile, TokenFileWriter
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 
 
 def make_split(folder, source_lengths, target_lengths) -> Split:

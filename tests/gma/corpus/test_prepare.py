@@ -18,7 +18,7 @@ from gma.corpus import generated as toy
 from gma.corpus.prepare import PARTIAL, PrepareError, prepare
 from gma.corpus.token_file import CorpusError, PreparedCorpus
 from gma.errors import UserError
-from gma.text.tokenizer import UNK, BpeVocabulary, TokenizerError, WordVocabulary
+from gma.text.vocabulary import UNK, BpeVocabulary, WordVocabulary
 
 QUIET = Console(quiet=True)
 SOURCE = ["Ein Mann schläft.", "Zwei Hunde laufen schnell.", "Die Frau, sie lacht!", "Ein Kind spielt im Park."] * 5
@@ -148,7 +148,7 @@ def test_word_vocabularies(raw, tmp_path):
     assert corpus.tokenizer.source.pieces[4:] == ("'s",)
     assert ids(corpus, "train", "source")[0] == [UNK, 4, UNK]
     (tmp_path / "vocab.vi").write_text("Rot\n", "utf-8")
-    with pytest.raises(TokenizerError, match=r"vocab\.vi"):
+    with pytest.raises(UserError, match=r"vocab\.vi"):
         prepare(raw(train=train, tokenizer="word", **files), tmp_path / "out", QUIET)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gma.corpus.token_file import CorpusError, PreparedCorpus, Split, TokenFile, TokenFileWriter
-from gma.text.tokenizer import UNK
+from gma.text.vocabulary import UNK
 
 
 def write(path, sentences, vocabulary_size=100, portion=3):

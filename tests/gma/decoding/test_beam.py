@@ -14,7 +14,7 @@ from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.incremental import IncrementalBatch
 from gma.decoding.streaming import StreamingTranslator
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from tests.support.small_models import random_source, random_text, small_loaded, small_model
 
 TINY_VOCABULARY = 5

@@ -9,7 +9,7 @@ from gma.attention import key_value_cache
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import length_limit
 from gma.decoding.incremental import IncrementalBatch
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from tests.support.small_models import random_source, small_model
 
 

@@ -14,7 +14,7 @@ import torch
 from gma.decoding import streaming
 from gma.decoding.streaming import Emission, StreamError, StreamingTranslator
 from gma.decoding.translate import translate
-from gma.text.tokenizer import EOS
+from gma.text.vocabulary import EOS
 from tests.support.small_models import random_text, small_loaded, small_model
 
 

@@ -16,7 +16,9 @@ from gma.decoding.unit_batch import UnitBatch
 from gma.errors import UserError
 from gma.evaluation import forced
 from gma.policies import LatencyError, OfflineCrossAttention, Segmenter
-from gma.text.tokenizer import BOS, END_OF_WORD, EOS, BpeVocabulary, TextRules, Tokenizer
+from gma.text.rules import TextRules
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import BOS, END_OF_WORD, EOS, BpeVocabulary
 from tests.contracts.test_stream_parity import (
     CUTS,
     LARGEST_EXCUSED_SHARE,

@@ -8,7 +8,7 @@ from gma.decoding.incremental import IncrementalBatch
 from gma.evaluation import forced as word_alignment
 from gma.evaluation.forced import ForcedPair
 from gma.model import directory
-from gma.text.tokenizer import EOS
+from gma.text.vocabulary import EOS
 from gma.text.words import pieces_per_word, word_delays
 from tests.support import tiny_model, tiny_run
 

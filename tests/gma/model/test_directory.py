@@ -14,7 +14,8 @@ from gma.model import directory
 from gma.model.directory import ModelDirectoryError
 from gma.model.transformer import Transformer
 from gma.storage import tensor_file
-from gma.text.tokenizer import EOS, Tokenizer
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import EOS
 from gma.training.average import average
 from gma.training.checkpoint import CheckpointError, CheckpointFolder
 from tests.support import tiny_run

@@ -8,7 +8,7 @@ import torch
 
 from gma.config.settings import AttentionSettings, ModelSettings
 from gma.model.transformer import Transformer
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from tests.support.small_models import SHARING, SOURCE_VOCABULARY, TARGET_VOCABULARY, random_source, small_model
 
 

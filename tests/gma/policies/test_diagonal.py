@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gma.policies.latency_loss import diagonal_offset
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 from tests.support import tiny_run
 from tests.support.small_models import SHARING, SOURCE_VOCABULARY, TARGET_VOCABULARY, small_model
 

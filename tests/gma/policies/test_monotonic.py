@@ -12,7 +12,7 @@ import torch
 from gma.config.settings import AttentionSettings
 from gma.decoding.incremental import IncrementalBatch
 from gma.policies.latency_loss import expected_latency
-from gma.text.tokenizer import BOS, EOS, PAD
+from gma.text.vocabulary import BOS, EOS, PAD
 from tests.support import tiny_run
 from tests.support.small_models import SOURCE_VOCABULARY, TARGET_VOCABULARY, small_model
 

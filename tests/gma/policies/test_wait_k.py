@@ -14,7 +14,7 @@ from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.translate import translate
 from gma.model import directory
 from gma.policies import POLICIES, LatencyError, WaitKCrossAttention
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from tests.support import tiny_model, tiny_run
 from tests.support.small_models import SOURCE_VOCABULARY, TARGET_VOCABULARY, random_source, small_loaded, small_model
 

@@ -6,19 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gma.text import tokenizer as module
-from gma.text.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    BpeVocabulary,
-    TextRules,
-    Tokenizer,
-    TokenizerError,
-    Vocabulary,
-    WordVocabulary,
-)
+from gma.errors import UserError
+from gma.text import vocabulary as module
+from gma.text.rules import TextRules
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import BOS, EOS, PAD, UNK, BpeVocabulary, Vocabulary, WordVocabulary
 from gma.text.word_counts import WordCounts
 
 TEXTS = [
@@ -144,9 +136,9 @@ def test_vocabulary_file_in_the_layout_of_iwslt15(tmp_path):
     assert WordVocabulary.read(path, TextRules()).pieces[4:] == ("Rachel", ":", "&apos;s", "'s")
     assert WordVocabulary.read(path, TextRules(unescape=True)).pieces[4:] == ("Rachel", ":", "'s")
     path.write_text("Rachel\n:\nscience\n", "utf-8")
-    with pytest.raises(TokenizerError, match=r"vocab\.en.*<unk>, <s> and </s> first.*Rachel"):
+    with pytest.raises(UserError, match=r"vocab\.en.*<unk>, <s> and </s> first.*Rachel"):
         WordVocabulary.read(path, TextRules())
-    with pytest.raises(TokenizerError, match=r"nowhere"):
+    with pytest.raises(UserError, match=r"nowhere"):
         WordVocabulary.read(tmp_path / "nowhere", TextRules())
 
 
@@ -208,7 +200,7 @@ def test_damaged_file_is_refused(tmp_path, damage, message):
     content = json.loads(path.read_text("utf-8"))
     damage(content)
     path.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(TokenizerError, match=message) as error:
+    with pytest.raises(UserError, match=message) as error:
         Tokenizer.load(path)
     assert str(path) in str(error.value)
     assert "gma prepare" in str(error.value)
@@ -216,14 +208,14 @@ def test_damaged_file_is_refused(tmp_path, damage, message):
 
 def test_cut_or_missing_file_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(TokenizerError, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         Tokenizer.load(path)
     Tokenizer(BPE[0], BPE[0]).save(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TokenizerError, match="damaged, not JSON at line"):
+    with pytest.raises(UserError, match="damaged, not JSON at line"):
         Tokenizer.load(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(TokenizerError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         Tokenizer.load(path)
 
 

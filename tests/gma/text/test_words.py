@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gma.text.tokenizer import BOS, EOS, PAD, UNK, BpeVocabulary, TextRules
+from gma.text.rules import TextRules
+from gma.text.vocabulary import BOS, EOS, PAD, UNK, BpeVocabulary
 from gma.text.words import pieces_per_word, word_delays
 
 # ids from 4: a, b, a</w>, b</w>, </w>

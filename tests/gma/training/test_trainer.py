@@ -15,7 +15,7 @@ from gma.attention.alignment import Alignment
 from gma.corpus.batches import collate
 from gma.model import directory
 from gma.storage import tensor_file
-from gma.text.tokenizer import PAD
+from gma.text.vocabulary import PAD
 from gma.training import run
 from gma.training import trainer as training
 from gma.training.loss import cross_entropy

@@ -8,7 +8,7 @@ from gma.decoding import hypothesis
 from gma.errors import UserError
 from gma.model import directory
 from gma.policies import Segmenter
-from gma.text.tokenizer import BOS, EOS
+from gma.text.vocabulary import BOS, EOS
 from gma.training import segmenter, unit_labels
 from gma.training.unit_labels import label
 from tests.support import tiny_model, tiny_run
