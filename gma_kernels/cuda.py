@@ -47,8 +47,7 @@ def _unfit_remedy(major: int, minor: int) -> str:
 
 def fits(capability: tuple[int, int], architectures: str) -> bool:
     """Whether a device runs what was built: machine code of its major version, or PTX, not newer than itself."""
-    for name in architectures.split(";"):
-        major, minor, specific, ptx = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name).groups()
+    for major, minor, specific, ptx in re.findall(r"(\d+)\.(\d)([af]?)(\+PTX)?", architectures):
         built = int(major), int(minor)
         # code for the features of one version, or for a system on a chip, runs on that version alone
         alone = specific or {built, capability} & ON_A_CHIP

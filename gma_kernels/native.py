@@ -1,14 +1,17 @@
 """The native CPU backend: loads the compiled extension, or says why it is missing."""
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
+extension: ModuleType | None = None
 try:
     # importing it registers its kernels, also for exported programs that never come through our functions
-    from gma_kernels import _C as extension
+    extension = importlib.import_module("gma_kernels._C")
 except ImportError as error:
-    extension, failure = None, error
+    failure = error
 
 TORCH_VERSION = torch.__version__.partition("+")[0]
 AUTOGRAD_FILE = Path(__file__).with_name(f"_autograd_torch_{TORCH_VERSION}.so")
@@ -31,7 +34,7 @@ def _load_autograd() -> bool:
 
 # Whether autograd is in C++, too. The extension serves any torch since 2.10, csrc/torch/autograd.cpp only the version
 # it was built with.
-has_autograd = _load_autograd()
+has_autograd: bool = _load_autograd()
 
 
 def status() -> tuple[bool, str]:

@@ -10,7 +10,7 @@ the sake of short calls.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ def define(
     return operators, _register_autograd(backend, operators, weights_backward, differentiable_backward)
 
 
-def _below_autograd(operator: torch._ops.OpOverload, *arguments):
+def _below_autograd(operator: Callable, *arguments: Any) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*arguments)
 
@@ -74,21 +74,25 @@ def _empty_rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, wi
     return like.new_empty(batch, rows, heads, width).transpose(1, 2)
 
 
-def _fake_forward(query, key, value, center, width, visible, seed, prior, scale, dropout_p):
+def _fake_forward(
+    query: Tensor, key: Tensor, value: Tensor, center: Tensor, width: Tensor, visible: Tensor, *_: Any
+) -> tuple[Tensor, Tensor]:
     # one meta tensor among real ones brings a call here, where memory nobody wrote would be its result
     if any(x.device != query.device for x in (key, value, center, width, visible)):
         raise ValueError("query, key, value, center, width and visible are not on one device")
-    batch, heads, rows, _ = query.shape
+    batch, heads, rows = query.shape[:3]
     context = _empty_rows_before_heads(query, batch, heads, rows, value.shape[3])
     return context, query.new_empty(batch, heads, rows, dtype=accumulation_dtype(query.dtype))
 
 
-def _fake_backward(grad_context, query, key, value, center, width, *_):
+def _fake_backward(
+    grad_context: Tensor, query: Tensor, key: Tensor, value: Tensor, center: Tensor, width: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
     by_row = (_empty_rows_before_heads(x, *x.shape) for x in (query, key, value))
     return *by_row, center.new_empty(center.shape), width.new_empty(width.shape)
 
 
-def _fake_weights(query, key, center, width, visible, prior, scale):
+def _fake_weights(query: Tensor, key: Tensor, *_: Any) -> Tensor:
     return query.new_empty(*query.shape[:3], key.shape[2])
 
 
@@ -99,7 +103,7 @@ def _register_autograd(
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *arguments):
+        def forward(ctx: Any, *arguments: Any) -> Any:
             context, logsumexp = _below_autograd(forward, *arguments)
             ctx.save_for_backward(*arguments[:7], context, logsumexp)
             ctx.settings = arguments[7:]
@@ -107,18 +111,18 @@ def _register_autograd(
             return context, logsumexp
 
         @staticmethod
-        def backward(ctx, grad_context, _):
+        def backward(ctx: Any, grad_context: Tensor, _: None) -> Any:
             *inputs, context, logsumexp = ctx.saved_tensors
             grads = routes.backward(grad_context, *inputs, context, logsumexp, *ctx.settings)
             return *grads, None, None, None, None, None
 
     class AttentionBackward(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *arguments):
+        def forward(ctx: Any, *arguments: Any) -> Any:
             return _below_autograd(backward, *arguments)
 
         @staticmethod
-        def backward(ctx, *_):
+        def backward(ctx: Any, *_: Any) -> Any:
             raise RuntimeError(
                 f"gma_kernels: backend '{backend}' has no double backward; "
                 "pass backend='reference', which can be differentiated any number of times"
@@ -126,15 +130,15 @@ def _register_autograd(
 
     class Weights(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, query, key, center, width, visible, prior, scale):
-            inputs = (query, key, center, width, visible)
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            *inputs, prior, scale = arguments
             posterior = _below_autograd(weights, *inputs, prior, scale)
             ctx.save_for_backward(posterior, *inputs)
             ctx.settings = (prior, scale)
             return posterior
 
         @staticmethod
-        def backward(ctx, grad_weights):
+        def backward(ctx: Any, grad_weights: Tensor) -> Any:
             grads = weights_backward(grad_weights, *ctx.saved_tensors, *ctx.settings)
             return *grads, None, None, None
 
@@ -146,10 +150,10 @@ def _register_autograd(
     return routes
 
 
-def _route_gradients(operator: torch._ops.OpOverload, with_gradients: Callable) -> Callable:
+def _route_gradients(operator: Callable, with_gradients: Callable) -> Callable:
     """Registers, and returns: `with_gradients` when a derivative is wanted, else straight to the operator's kernel."""
 
-    def dispatch(*arguments):
+    def dispatch(*arguments: Any) -> Any:
         if torch.is_grad_enabled():
             for x in arguments:
                 if isinstance(x, Tensor) and x.requires_grad:

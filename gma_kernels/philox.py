@@ -50,6 +50,6 @@ def dropout_scale(seed: Tensor, shape: torch.Size, dropout_p: float, dtype: torc
         torch.arange(batch * heads, device=device)[:, None, None],
         torch.zeros((), dtype=torch.int64, device=device),
     )
-    words = philox4x32(counter, (seed & MASK, (seed >> 32) & MASK))
-    words = torch.stack(words, dim=-1).flatten(-2)[..., :keys].reshape(shape)
+    words = torch.stack(philox4x32(counter, (seed & MASK, (seed >> 32) & MASK)), dim=-1)
+    words = words.flatten(-2)[..., :keys].reshape(shape)
     return (words >= drop_threshold(dropout_p)).to(dtype) / (1.0 - dropout_p)

@@ -8,6 +8,7 @@ Low-precision inputs are computed in float32, float64 in float64.
 import functools
 import math
 from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,14 +16,19 @@ from torch import Tensor
 from gma_kernels.contract import LARGEST_OFFSET, LINEAR_FLOOR, SMALLEST_WIDTH, accumulation_dtype, full_precision
 from gma_kernels.philox import dropout_scale
 
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
-def without_autocast(function: Callable) -> Callable:
+
+def without_autocast(
+    function: Callable[Concatenate[Tensor, Rest], Result],
+) -> Callable[Concatenate[Tensor, Rest], Result]:
     """`function`, untouched by an autocast region around it, which would round its products to 16 bits."""
 
     @functools.wraps(function)
-    def precise(first: Tensor, *rest):
+    def precise(first: Tensor, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
         with full_precision(first.device.type):
-            return function(first, *rest)
+            return function(first, *rest, **named)
 
     return precise
 

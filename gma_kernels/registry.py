@@ -5,6 +5,7 @@ the compiled extension, which brings kernels for the schemas defined here.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 from torch.compiler import is_compiling
@@ -34,23 +35,48 @@ def _reference_forward(
     return reference.forward(query, key, value, center, width, visible, seed, PRIORS[prior], scale, dropout_p)
 
 
-def _reference_backward(grad_context, *arguments):
-    *inputs, _context, _logsumexp, prior, scale, dropout_p = arguments
-    return reference.backward(grad_context, *inputs, PRIORS[prior], scale, dropout_p)
+def _reference_backward(
+    grad_context: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    seed: Tensor | None,
+    context: Tensor,
+    logsumexp: Tensor,
+    prior: int,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs = (query, key, value, center, width, visible)
+    return reference.backward(grad_context, *inputs, seed, PRIORS[prior], scale, dropout_p)
 
 
-def _reference_weights(query, key, center, width, visible, prior, scale):
+def _reference_weights(
+    query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: int, scale: float
+) -> Tensor:
     check_values(center, width, visible)
     return reference.weights(query, key, center, width, visible, PRIORS[prior], scale).contiguous()
 
 
-def _weights_backward(*arguments):
-    *tensors, prior, scale = arguments
-    return reference.weights_backward(*tensors, PRIORS[prior], scale)
+def _weights_backward(
+    grad_weights: Tensor,
+    weights: Tensor,
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    prior: int,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return reference.weights_backward(grad_weights, weights, query, key, center, width, visible, PRIORS[prior], scale)
 
 
 def _triton_kernel(role: str) -> Callable:
-    def kernel(*arguments):
+    def kernel(*arguments: Any) -> Any:
         # at the first call, not before: importing triton takes seconds, and many machines have none
         from gma_kernels import triton
 

@@ -213,7 +213,7 @@ def decode(problem: Problem, context: Tensor, logsumexp: Tensor) -> tuple[Launch
     partial = dict.fromkeys(("part_sums", "part_largest", "part_total"))
     if split:
         shape = (batch * heads, parts)
-        partial["part_sums"] = logsumexp.new_empty(*shape, problem.value.shape[3])
+        partial["part_sums"] = logsumexp.new_empty(*shape, context.shape[3])
         partial["part_largest"], partial["part_total"] = logsumexp.new_empty(shape), logsumexp.new_empty(shape)
     sizes = {"heads": heads, "keys": keys, "part": part, "parts": parts, "scale": problem.scale}
     first = Launch(

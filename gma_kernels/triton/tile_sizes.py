@@ -49,7 +49,9 @@ CHOICES: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
     ("backward_keys", 256, False): (Tile(16, 16, 8, 1),),
 }
 # the kernel of the weights walks over the source as the forward does
-CHOICES |= {("weights", *kind): found for (kernel, *kind), found in CHOICES.items() if kernel == "forward"}
+CHOICES |= {
+    ("weights", columns, low): tiles for (kernel, columns, low), tiles in CHOICES.items() if kernel == "forward"
+}
 # with dropout, whose generator wants registers, where the above would spill
 WITH_DROPOUT: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
     ("backward_rows", 128, True): (Tile(16, 64, 8, 2), Tile(16, 32, 8, 2)),
