@@ -29,6 +29,10 @@ class Projections(NamedTuple):
     def part(self, which: int) -> Tensor:
         return self.parts[which]
 
+    def of(self, sentences: Tensor) -> "Projections":
+        """Those of some of the sentences, by their indices."""
+        return Projections(tuple(part[sentences] for part in self.parts))
+
     def attend(self, query: Tensor, alignment: Alignment, prior: str, dropout_p: float, backend: str) -> Tensor:
         return gma_kernels.gaussian_attention(
             query,

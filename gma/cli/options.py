@@ -39,7 +39,7 @@ Delta = Annotated[
         "--k",
         "--threshold",
         callback=number,
-        help="Latency: source tokens to hear past p (gaussian), k (wait_k), or θ (meaning units); inf for all.",
+        help="Latency: source tokens to hear past p (gaussian), k (wait_k), inf for all; θ (gain, meaning units).",
         show_default="the configured one",
     ),
 ]

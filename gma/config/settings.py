@@ -27,6 +27,7 @@ TOKENIZERS = {
 # which keys of [attention] each policy uses; giving another one is an error
 POLICIES = {
     "gaussian": ("delta", "prior", "width_rule", "positions", "convention", "sharing", "diagonal_weight", "backend"),
+    "gain": ("delta", "backend"),
     "wait_k": ("delta", "catch_up", "backend"),
     "monotonic": ("monotonic", "energy_bias", "noise", "latency_average", "latency_variance", "backend"),
     "offline": ("backend",),
@@ -159,9 +160,11 @@ class ModelSettings(Settings):
 
 
 class AttentionSettings(Settings):
-    choosers: ClassVar = {"policy": {policy: {} for policy in POLICIES} | {"wait_k": {"delta": 3.0}}}
+    choosers: ClassVar = {
+        "policy": {policy: {} for policy in POLICIES} | {"gain": {"delta": (0.02, 1.0)}, "wait_k": {"delta": 3.0}}
+    }
 
-    policy: Literal["gaussian", "wait_k", "monotonic", "offline"] = "gaussian"
+    policy: Literal["gaussian", "gain", "wait_k", "monotonic", "offline"] = "gaussian"
     delta: Delta = 1.0
     prior: Literal["gaussian", "laplace", "linear", "none"] = "gaussian"
     width_rule: Literal["whole", "half", "third", "predicted"] = "half"
@@ -179,10 +182,12 @@ class AttentionSettings(Settings):
 
     @property
     def middle_delta(self) -> float:
-        """The δ, or k, to use when nobody asks for another one: the middle of a range."""
+        """The δ, k or θ to use when nobody asks for another one: the middle of a range, of θ the geometric one."""
         if not isinstance(self.delta, tuple):
             return self.delta
         low, high = self.delta
+        if self.policy == "gain":
+            return math.sqrt(low * high)
         if self.policy != "wait_k":
             return (low + high) / 2
         return max(low, USUAL_K) if high == math.inf else (low + high) // 2
@@ -209,6 +214,13 @@ class AttentionSettings(Settings):
                 self.delta,
                 "is k with attention.policy = 'wait_k'; expected a whole number of source tokens, 1 or more, inf, or "
                 "[low, high] with two of them",
+            )
+        if self.policy == "gain" and (math.inf in ends or ends[0] < 0 or (len(ends) == 2 and ends[0] == 0)):
+            raise Impossible(
+                "delta",
+                self.delta,
+                "is θ with attention.policy = 'gain'; expected a finite number of nats, 0 or more, or [low, high] with "
+                "two of them above 0, between which it is drawn",
             )
         if self.policy != "wait_k" and len(ends) == 2 and math.inf in ends:
             raise Impossible(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gma.attention.alignment import Alignment
 from gma.attention.key_value_cache import KeyValueCache
@@ -76,12 +76,12 @@ class IncrementalBatch:
         weight = self.model.project.weight
         attention = self.model.decoder.layers[0].cross_attention
 
-        def caches(layers: Sequence[nn.Module], parts: int = 2) -> list[KeyValueCache]:
-            return [KeyValueCache(attention.heads, attention.head_dim, weight.detach(), parts) for _ in layers]
+        def cache(parts: int = 2) -> KeyValueCache:
+            return KeyValueCache(attention.heads, attention.head_dim, weight.detach(), parts)
 
-        self._encoder_caches = caches(self.model.encoder.layers)
-        self._self_caches = caches(self.model.decoder.layers)
-        self._cross_caches = caches(self.model.decoder.layers, attention.memories)
+        self._encoder_caches = [cache() for _ in self.model.encoder.layers]
+        self._self_caches = [cache() for _ in self.model.decoder.layers]
+        self._cross_caches = [cache(layer.cross_attention.memories) for layer in self.model.decoder.layers]
         self._slots = 0
         # rows that wait at a cross-attention, [N, 1, …], and every layer's latest alignment, [N, 1 or H, 1]
         self._hidden = weight.new_zeros(0, 1, weight.shape[1])
@@ -255,8 +255,8 @@ class IncrementalBatch:
         if not slots:
             return
         rows = self._rows(slots)
-        waiting, layer = self._kept(index, rows), self.model.decoder.layers[index]
-        self._settle(index, rows, layer.resume(waiting.front, self._source(index, rows), waiting.alignment))
+        waiting, layer, source = self._kept(index, rows), self.model.decoder.layers[index], self._source(index, rows)
+        self._settle(index, rows, layer.resume(waiting.front, source, waiting.alignment, rows.delta))
 
     def _settle(self, index: int, rows: "Rows", alignment: Alignment) -> None:
         """Let these rows wait at a layer for what their alignment needs."""
@@ -297,7 +297,7 @@ class IncrementalBatch:
         layer, source = self.model.decoder.layers[index], self._source(index, rows)
         if index > 0 and self.model.decoder.shares_layers:
             # the source may have ended since the first layer asked for more
-            return layer.resume(front, source, self._latest(0, rows))
+            return layer.resume(front, source, self._latest(0, rows), rows.delta)
         before = self._alignments[index]
         previous = None if before is None else rows.of(before.position)[:, :, 0]
         return layer.align(front, source, previous, rows.delta)

@@ -1,5 +1,6 @@
 """The Transformer: causal encoder, post-norm, and a decoder whose cross-attention is a policy."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -16,6 +17,9 @@ from gma.errors import UserError
 from gma.model.positions import SinusoidalPositions
 from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
 from gma.text.vocabulary import PAD
+
+# of the sentences of a batch, for a policy that learns from hindsight
+HINDSIGHT_SHARE = 1 / 4
 
 
 class Output(NamedTuple):
@@ -78,7 +82,13 @@ class Transformer(nn.Module):
             target_input: [B, T], right-padded
             delta: the latency to keep, one for all or [B]; None for the configured one (the middle of a range)
         """
-        return self._output(self._passes(source, source_lengths, target_input, delta), source_lengths, target_input)
+        states = self.encoder(source, source_lengths)
+        passes = self.decoder(target_input, states, source_lengths, delta)
+        output = self._output(passes, source_lengths, target_input)
+        if self.training and self.policy.hindsight is not None:
+            loss = self._hindsight_loss(states, source_lengths, target_input, passes[0], output.logits)
+            output = output._replace(auxiliary=loss)
+        return output
 
     @torch.no_grad()
     def look(
@@ -87,17 +97,12 @@ class Transformer(nn.Module):
         """`forward`, and the posterior attention of every decoder layer, [B, H, T, S] each."""
         if not isinstance(delta, Tensor):
             delta = self.latency(delta)
-        passes = self._passes(source, source_lengths, target_input, delta)
+        passes = self.decoder(target_input, self.encoder(source, source_lengths), source_lengths, delta)
         weights = tuple(
             layer.cross_attention.weights(step.front.query, step.memory, step.alignment)
             for layer, step in zip(self.decoder.layers, passes)
         )
         return self._output(passes, source_lengths, target_input), weights
-
-    def _passes(
-        self, source: Tensor, source_lengths: Tensor, target_input: Tensor, delta: float | Tensor | None
-    ) -> list[LayerPass]:
-        return self.decoder(target_input, self.encoder(source, source_lengths), source_lengths, delta)
 
     def _output(self, passes: list[LayerPass], source_lengths: Tensor, target_input: Tensor) -> Output:
         alignments = tuple(step.alignment for step in passes)
@@ -107,6 +112,28 @@ class Transformer(nn.Module):
             attention = self.decoder.layers[0].cross_attention
             auxiliary = attention.auxiliary_loss(alignments, source_lengths, target_lengths)
         return Output(self.project(passes[-1].hidden), alignments, auxiliary)
+
+    def _hindsight_loss(
+        self, states: Tensor, source_lengths: Tensor, target_input: Tensor, first: LayerPass, logits: Tensor
+    ) -> Tensor:
+        """What the policy learns from how the scores would change if the whole source were visible: found out for
+        some of the sentences, as it takes another pass, and scaled up to all."""
+        sentences = len(states)
+        few = torch.randperm(sentences, device=states.device)[: math.ceil(sentences * HINDSIGHT_SHARE)]
+        with torch.no_grad():
+            self.decoder.eval()
+            passes = self.decoder(target_input[few], states[few], source_lengths[few], self.policy.hindsight)
+            self.decoder.train()
+            hindsight = self.project(passes[-1].hidden)
+        loss = self.decoder.layers[0].cross_attention.hindsight_loss(
+            first.front.query[few],
+            first.memory.of(few),
+            Alignment(*(column[few] for column in first.alignment)),
+            logits[few],
+            hindsight,
+            target_input[few] != PAD,
+        )
+        return loss * (sentences / len(few))
 
     def latency(self, delta: float | None) -> float:
         """The latency to translate with: the one asked for, if the policy can keep it, or the configured one."""
@@ -251,9 +278,9 @@ class DecoderLayer(nn.Module):
         """How much source the rows need; see `CrossAttention.align`."""
         return self.cross_attention.align(front.query, source, previous, delta)
 
-    def resume(self, front: Front, source: Source, alignment: Alignment) -> Alignment:
+    def resume(self, front: Front, source: Source, alignment: Alignment, delta: Tensor) -> Alignment:
         """The same for rows whose source has arrived in the meantime."""
-        return self.cross_attention.resume(front.query, source, alignment)
+        return self.cross_attention.resume(front.query, source, alignment, delta)
 
     def remember(self, states: Tensor) -> Projections:
         """What the cross-attention keeps of encoder states [B, S, E]."""

@@ -1,6 +1,7 @@
 """The policies: ways of attending to a source that is still arriving."""
 
 from gma.policies.base import CrossAttention, LatencyError, Source
+from gma.policies.gain import GainCrossAttention
 from gma.policies.gaussian import GaussianCrossAttention
 from gma.policies.meaning_units import MeaningUnits, Segmenter
 from gma.policies.monotonic import MonotonicCrossAttention
@@ -10,12 +11,19 @@ from gma.policies.wait_k import WaitKCrossAttention
 # what a model can be trained with; meaning units are put on top of a trained one
 POLICIES: dict[str, type[CrossAttention]] = {
     policy.name: policy
-    for policy in (GaussianCrossAttention, WaitKCrossAttention, MonotonicCrossAttention, OfflineCrossAttention)
+    for policy in (
+        GaussianCrossAttention,
+        GainCrossAttention,
+        WaitKCrossAttention,
+        MonotonicCrossAttention,
+        OfflineCrossAttention,
+    )
 }
 
 __all__ = [
     "POLICIES",
     "CrossAttention",
+    "GainCrossAttention",
     "GaussianCrossAttention",
     "LatencyError",
     "MeaningUnits",

@@ -38,6 +38,7 @@ class CrossAttention(nn.Module):
         prior: the operator's position prior; 'none' for plain attention.
         queries, memories: how many projections there are of the target, and of the source: the first of the one, and
             the first two of the other, are attention's query, key and value; more are the policy's own.
+        linear: what projects.
 
     Attributes:
         name: in settings and messages.
@@ -47,6 +48,8 @@ class CrossAttention(nn.Module):
         has_positions: rows have an aligned position that means something to people.
         can_wait_for_all: some latency lets every row wait for the whole source.
         can_be_forced: one masked pass gives what a given translation would have waited for.
+        hindsight: the latency at which every row sees the whole source, for a policy that learns from how the scores
+            would change with it (`hindsight_loss`); None for others.
         can_be_segmented: it translates whatever it is given as a whole, so that meaning units can be put on top of it.
     """
 
@@ -58,6 +61,7 @@ class CrossAttention(nn.Module):
     can_wait_for_all: ClassVar[bool] = True
     can_be_forced: ClassVar[bool] = True
     can_be_segmented: ClassVar[bool] = False
+    hindsight: ClassVar[float | None] = None
 
     def __init__(
         self,
@@ -70,13 +74,14 @@ class CrossAttention(nn.Module):
         prior: str = "none",
         queries: int = 1,
         memories: int = 2,
+        linear: type[nn.Linear] = nn.Linear,
     ):
         super().__init__()
         self.heads, self.head_dim = heads, width // heads
         self.queries, self.memories = queries, memories
         self.dropout, self.prior, self.backend = dropout, prior, settings.backend
-        self.query = nn.Linear(width, queries * width)
-        self.memory = nn.Linear(width, memories * width)
+        self.query = linear(width, queries * width)
+        self.memory = linear(width, memories * width)
         self.output = nn.Linear(width, width)
         for weight in (*self.query.weight.split(width), *self.memory.weight.split(width)):
             # as nn.MultiheadAttention does for its three joint projections
@@ -120,8 +125,11 @@ class CrossAttention(nn.Module):
         """
         raise NotImplementedError
 
-    def resume(self, query: Tensor, source: Source, alignment: Alignment) -> Alignment:
-        """The alignment of rows that have waited, now that what they asked for has arrived, or the source has ended."""
+    def resume(self, query: Tensor, source: Source, alignment: Alignment, delta: Tensor) -> Alignment:
+        """The alignment of rows that have waited, now that what they asked for has arrived, or the source has ended.
+
+        delta: [B]
+        """
         return within(alignment, source.lengths)
 
     def auxiliary_loss(
@@ -132,6 +140,18 @@ class CrossAttention(nn.Module):
         alignments: of all layers.
         """
         return None
+
+    def hindsight_loss(
+        self, query: Tensor, memory: Projections, alignment: Alignment, scores: Tensor, hindsight: Tensor, real: Tensor
+    ) -> Tensor:
+        """What a policy with `hindsight` adds to the loss in training, summed.
+
+        Args:
+            query, memory, alignment: of the first layer, for some of the sentences.
+            scores, hindsight: [B, T, V], with what each row has heard, and with the whole source.
+            real: [B, T], which rows are no padding.
+        """
+        raise NotImplementedError
 
     def forward(
         self,

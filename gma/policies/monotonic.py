@@ -62,7 +62,7 @@ class MonotonicCrossAttention(CrossAttention):
             previous = query.new_ones(query.shape[0], self.heads)
         return self._stop(query, source, previous.nan_to_num(nan=1.0))
 
-    def resume(self, query: Tensor, source: Source, alignment: Alignment) -> Alignment:
+    def resume(self, query: Tensor, source: Source, alignment: Alignment, delta: Tensor) -> Alignment:
         # a head that has stopped finds its own position first; one that waits goes on with what is new
         return self._stop(query, source, alignment.position[..., 0])
 

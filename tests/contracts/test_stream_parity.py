@@ -21,7 +21,8 @@ from gma.text.words import word_delays
 from tests.support.small_models import SHARING, random_text, small_loaded, small_model
 
 # of a policy that has a latency to choose, by its symbol
-LATENCIES = {"δ": (-1.0, 0.0, 0.6, 1.0, 2.5, 5.0, math.inf), "k": (1.0, 2.0, 3.0, 5.0, 8.0, math.inf), None: (None,)}
+LATENCIES = {"δ": (-1.0, 0.0, 0.6, 1.0, 2.5, 5.0, math.inf), "k": (1.0, 2.0, 3.0, 5.0, 8.0, math.inf)}
+LATENCIES |= {"θ": (0.0, 0.7, 0.9, 1.0, 1.1, 1.3, 2.0), None: (None,)}
 # with this energy bias the heads of a random model stop neither at once nor all at the end
 POLICIES = [
     *({"policy": "gaussian", "sharing": sharing} for sharing in SHARING),
@@ -30,6 +31,7 @@ POLICIES = [
     {"policy": "gaussian", "prior": "laplace", "width_rule": "third"},
     {"policy": "gaussian", "prior": "linear", "width_rule": "whole"},
     {"policy": "gaussian", "prior": "none"},
+    {"policy": "gain"},
     {"policy": "wait_k", "delta": (1, math.inf)},
     {"policy": "wait_k", "catch_up": 0.3},
     {"policy": "monotonic", "energy_bias": 1.0},
@@ -130,6 +132,8 @@ def masked(model, sources, deltas, hypotheses) -> list[Masked]:
     for attention, (query, memory, *_), (_, alignment) in passes:
         if attention.name == "gaussian":
             margin = torch.minimum(margin, of_positions(alignment, latencies, lengths))
+        elif attention.name == "gain" and attention.decides:
+            margin = torch.minimum(margin, of_gains(attention, query, memory, alignment, latencies))
         elif attention.name == "monotonic":
             margin = torch.minimum(margin, of_stops(attention, query, memory, alignment))
     needed = torch.stack([alignment.visible.amax(dim=1) for alignment in output.alignments]).amax(dim=0)
@@ -149,6 +153,18 @@ def of_positions(alignment, latencies, lengths):
     # past the end of the source, or before its beginning, nothing is decided
     decides = (boundary >= 1) & (boundary <= lengths[:, None, None])
     return torch.where(decides, (heard - boundary).abs(), math.inf).amin(dim=1)
+
+
+def of_gains(attention, query, memory, alignment, latencies):
+    """How near the gains are to θ at the source tokens that were looked at, [B, T]: |u − θ|."""
+    heard = memory.part(2).flatten(2)
+    with torch.no_grad():
+        gain = attention.log_gain(query[:, :, None, -heard.shape[2] :], heard[:, None]).double().exp()
+    place = torch.arange(1, gain.shape[2] + 1)
+    end = alignment.position[:, 0]
+    start = torch.cat([torch.ones_like(end[:, :1]), end[:, :-1]], dim=1)
+    looked_at = (place >= start[..., None]) & (place <= end[..., None])
+    return torch.where(looked_at, (gain - latencies[:, None, None]).abs(), math.inf).amin(dim=2)
 
 
 def of_stops(attention, query, memory, alignment):

@@ -98,8 +98,8 @@ def test_a_scan_waits_in_the_middle_and_goes_on(kind, monkeypatch):
     for index, layer in enumerate(model.decoder.layers):
         attention = layer.cross_attention
 
-        def watch(query, source, alignment, resume=attention.resume, index=index):
-            result = resume(query, source, alignment)
+        def watch(query, source, alignment, delta, resume=attention.resume, index=index):
+            result = resume(query, source, alignment, delta)
             resumed.append((index, alignment.position[..., 0], result.position[..., 0]))
             return result
 
