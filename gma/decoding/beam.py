@@ -133,7 +133,7 @@ class Beam:
             if total == -math.inf or len(grown) == self._width or (token == EOS and rank >= self._width):
                 continue
             row, hypothesis = rows[place], _copied(past[place].hypothesis)
-            hypothesis.step(token, scores.needed[row], scores.positions[row])
+            hypothesis.step(token, scores.needed[row], scores.positions[row], scores.widths[row])
             if token == EOS:
                 hypothesis.complete = place not in cut_off
                 self._ended.append(Ended(total / (len(hypothesis.needed) - self._begun), hypothesis))
@@ -179,4 +179,5 @@ def _copied(hypothesis: Hypothesis) -> Hypothesis:
         tokens=hypothesis.tokens.copy(),
         needed=hypothesis.needed.copy(),
         positions=hypothesis.positions.copy(),
+        widths=hypothesis.widths.copy(),
     )

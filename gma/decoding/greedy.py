@@ -79,7 +79,8 @@ def _translate(
         now = time.perf_counter()
         for step, slot in enumerate(scores.slots):
             hypothesis = hypotheses[at_work[slot]]
-            tokens[step] = hypothesis.step(tokens[step], scores.needed[step], scores.positions[step])
+            places = scores.positions[step], scores.widths[step]
+            tokens[step] = hypothesis.step(tokens[step], scores.needed[step], *places)
             hypothesis.seconds.append(now - begun[slot])
         batch.write(scores.slots, tokens)
         done = [slot for slot, token in zip(scores.slots, tokens) if token == EOS]

@@ -21,14 +21,16 @@ class Hypothesis:
     tokens: list[int] = field(default_factory=list)  # without the end-of-sentence
     needed: list[int] = field(default_factory=list)  # source tokens used, g(i)
     positions: list[list[float]] = field(default_factory=list)  # aligned position in every layer, 1-based
+    widths: list[list[float]] = field(default_factory=list)  # of the prior in every layer
     seconds: list[float] = field(default_factory=list)  # since the sentence was begun
     furthest: int = 0  # the largest of `needed`
     complete: bool = False  # ended by itself, and not by the limit
 
-    def step(self, token: int, needed: int, positions: list[float]) -> int:
+    def step(self, token: int, needed: int, positions: list[float], widths: list[float]) -> int:
         """Append the best token; returns it, or EOS if the translation is too long already."""
         self.needed.append(needed)
         self.positions.append(positions)
+        self.widths.append(widths)
         self.furthest = max(self.furthest, needed)
         if token == EOS:
             self.complete = True

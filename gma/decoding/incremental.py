@@ -53,6 +53,7 @@ class Scores(NamedTuple):
     logits: Tensor  # [n, V]
     needed: list[int]  # source tokens used by the furthest layer
     positions: list[list[float]]  # [n][layers], aligned positions (1-based) of the furthest head
+    widths: list[list[float]]  # [n][layers], of the prior of that head
 
 
 class IncrementalBatch:
@@ -87,6 +88,8 @@ class IncrementalBatch:
         self._hidden = weight.new_zeros(0, 1, weight.shape[1])
         self._query = weight.new_zeros(0, 1, attention.query.out_features)
         self._alignments: list[Alignment | None] = [None] * len(self.model.decoder.layers)
+        # what the waiting rows went on from, [N, 1 or H, 1] of every layer: with another latency they start again
+        self._origins: list[Tensor | None] = [None] * len(self.model.decoder.layers)
 
     def open(self, delta: float | None = None) -> int:
         """Begin a sentence; returns its slot."""
@@ -100,6 +103,21 @@ class IncrementalBatch:
         ]
         self.sentences[slot] = Sentence(latency)
         return slot
+
+    def change_latency(self, slot: int, delta: float | None) -> None:
+        """Keep another latency from the next token on. A token that waits is begun again, in every layer."""
+        latency, sentence = self.model.latency(delta), self.sentences[slot]
+        sentence.delta = latency
+        if sentence.layer == NOWHERE:
+            return
+        row = self._tensor([slot])
+        for index in range(sentence.layer + 1):
+            origin, alignment = self._origins[index], self._aligned(index)
+            start = alignment.position.new_full((1,), math.nan) if origin is None else origin[slot]
+            self._alignments[index] = alignment._replace(
+                position=alignment.position.index_copy(0, row, start.expand_as(alignment.position[row]))
+            )
+        sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
 
     def close(self, slot: int) -> None:
         """End a sentence and free its slot; with the last one goes all memory, with a long one most of what it took."""
@@ -202,6 +220,7 @@ class IncrementalBatch:
         if not going:
             return None
         stood = {slot: self.sentences[slot].layer for slot in going}
+        before = self._alignments.copy()
         rows = self._rows([slot for slot, layer in stood.items() if layer == NOWHERE])
         hidden = self._embed(rows)
         for index in range(len(self.model.decoder.layers)):
@@ -215,12 +234,10 @@ class IncrementalBatch:
                 rows = self._rows(ready)
                 waiting = self._kept(index, rows) if ready else None
             hidden = hidden[:0] if waiting is None else self._pass(index, rows, waiting)
-        positions: list[list[float]] = []
-        if rows.slots:
-            centers = [rows.of(self._aligned(index).center) for index in range(len(self._alignments))]
-            positions = torch.stack([center.amax(dim=(1, 2)) for center in centers], dim=1).tolist()
+        came_through = set(rows.slots)
+        self._keep_origins(before, [slot for slot in going if stood[slot] == NOWHERE and slot not in came_through])
         needed = [sentence.furthest for sentence in rows.sentences]
-        return Scores(rows.slots, self.model.project(hidden[:, 0]), needed, positions)
+        return Scores(rows.slots, self.model.project(hidden[:, 0]), needed, *self._places(rows))
 
     def write(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
         """Choose the next tokens of the slots that came through `advance`."""
@@ -229,6 +246,30 @@ class IncrementalBatch:
             sentence.written += 1
             sentence.token = None if token == EOS else token
             sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
+
+    def _keep_origins(self, before: list[Alignment | None], slots: list[int]) -> None:
+        """Remember where rows that have just begun to wait went on from; before: the alignments when they began."""
+        if not slots:
+            return
+        row = self._tensor(slots)
+        for index, alignment in enumerate(before):
+            # no row had come to this layer: none goes on from anywhere
+            if alignment is None:
+                continue
+            origin = self._origins[index]
+            kept = alignment.position if origin is None else _lengthened(origin, self._slots, math.nan)
+            self._origins[index] = kept.index_copy(0, row, alignment.position[row])
+
+    def _places(self, rows: "Rows") -> tuple[list[list[float]], list[list[float]]]:
+        """Position and width of the furthest head, [n][layers] each."""
+        if not rows.slots:
+            return [], []
+        layers = [self._latest(index, rows) for index in range(len(self._alignments))]
+        centers = [alignment.center[:, :, 0] for alignment in layers]
+        furthest = [center.argmax(dim=1, keepdim=True) for center in centers]
+        widths = [alignment.width[:, :, 0].gather(1, head) for alignment, head in zip(layers, furthest)]
+        positions = [center.gather(1, head) for center, head in zip(centers, furthest)]
+        return torch.cat(positions, dim=1).tolist(), torch.cat(widths, dim=1).tolist()
 
     def _is_ready(self, slot: int, layer: int) -> bool:
         sentence = self.sentences[slot]

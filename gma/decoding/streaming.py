@@ -15,25 +15,24 @@ what other streams share the batch.
 import math
 import threading
 import weakref
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from gma.decoding import beam
-from gma.decoding.batch import open_batch
+from gma.decoding.course import Course, Emission, Heard
+from gma.decoding.ensemble import Ensemble, recovered
 from gma.decoding.greedy import LONG_SOURCE
 from gma.decoding.hypothesis import Hypothesis
-from gma.decoding.incremental import UNKNOWN_LENGTH
+from gma.decoding.incremental import UNKNOWN_LENGTH, IncrementalBatch
 from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import Loaded
-from gma.text.vocabulary import EOS, Vocabulary
+from gma.text.vocabulary import EOS
+
+__all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTranslator"]
 
 # characters; what goes on for longer without white space is no word
 LONGEST_WORD = 4096
@@ -43,23 +42,8 @@ class StreamError(UserError, ValueError):
     """A stream was used in a way that cannot be; it is as it was before."""
 
 
-@dataclass(frozen=True)
-class Emission:
-    """A written word.
-
-    Attributes:
-        index: its place in the translation, from 0.
-        source_words: how many source words it and the words before it needed.
-        arrived_words: how many had arrived when it was written.
-        positions: aligned position in every decoder layer, of its last piece, in source tokens from 1; without meaning
-            for policies other than `gaussian`, which align nothing.
-    """
-
-    word: str
-    index: int
-    source_words: int
-    arrived_words: int
-    positions: tuple[float, ...]
+class StreamFailed(StreamError):
+    """A step of this stream failed, and failed again when it was repeated; other streams go on."""
 
 
 class StreamingTranslator:
@@ -72,10 +56,9 @@ class StreamingTranslator:
 
     def __init__(self, loaded: Loaded, *, longest: int = LONG_SOURCE):
         self.tokenizer, self.longest = loaded.tokenizer, longest
-        self._batch = open_batch(loaded.model)
-        self._courses: dict[int, _Course] = {}  # by slot
+        self._ensemble = Ensemble(loaded.model)
         self._lock = threading.Lock()
-        self._abandoned: deque[_Course] = deque()
+        self._abandoned: deque[Course] = deque()
 
     @classmethod
     def load(
@@ -88,71 +71,99 @@ class StreamingTranslator:
         """The translator in a folder that `gma train` has written, or one that comes with the package, by its name."""
         return cls(directory.load(directory.find(model), device), longest=longest)
 
-    def open(self, delta: float | None = None, *, beam: int = 1) -> "Stream":
+    def open(self, delta: float | None = None, *, beam: int = 1, written: Sequence[int] = ()) -> "Stream":
         """Begin a sentence.
 
         Args:
             delta: the latency to keep; None for the configured one.
             beam: hypotheses to keep while searching once the source has ended. Before that, a written word stands.
+            written: the beginning of the translation, `pieces` of words that another stream has written of the same
+                source. They are not decided again, nor emitted; each still waits for the source it needs.
         """
         if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
             raise StreamError(f"beam is {beam!r}; expected a whole number, 1 or more")
         if beam > 1 and not self._batch.can_fork:
             raise StreamError(f"beam is {beam}, but this model writes unit by unit, and a unit stands: use beam 1")
+        for piece in written:
+            if isinstance(piece, bool) or not isinstance(piece, int) or not UNK <= piece < self.tokenizer.target.size:
+                raise StreamError(
+                    f"written holds {piece!r}; expected target tokens, {UNK} to {self.tokenizer.target.size - 1}"
+                )
         with self._exclusively():
-            slot = self._batch.open(delta)
-            course = self._courses[slot] = _Course(slot, beam, self.tokenizer.target)
+            self._batch.model.latency(delta)  # refuses one that the policy cannot keep
+            course = Course(delta, beam, self.tokenizer.target, written)
+            self._ensemble.begin(course)
         return Stream(self, course)
 
     @property
     def streams(self) -> int:
         """How many translations are under way."""
-        return len(self._courses)
+        return len(self._ensemble.courses)
+
+    @property
+    def _batch(self) -> IncrementalBatch:
+        return self._ensemble.batch
 
     def push_many(self, texts: Mapping["Stream", str]) -> dict["Stream", list[Emission]]:
-        """`Stream.push` to several streams, in one pass of the encoder and one batch of steps."""
-        return self._feed(texts, end=False)
+        """`Stream.push` to several streams, in one pass of the encoder and one batch of steps.
+
+        A step that fails costs the stream that makes it fail, and no other: that one is closed, `Stream.error` says
+        why, and all others have what they would have without it.
+        """
+        return self.feed({stream: (text, False) for stream, text in texts.items()})
 
     def finish_many(self, streams: Iterable["Stream"]) -> dict["Stream", list[Emission]]:
-        """`Stream.finish` of several streams together."""
-        return self._feed(dict.fromkeys(streams, ""), end=True)
+        """`Stream.finish` of several streams together; a failure is treated as by `push_many`."""
+        return self.feed(dict.fromkeys(streams, ("", True)))
 
-    def _feed(self, texts: Mapping["Stream", str], end: bool) -> dict["Stream", list[Emission]]:
+    def feed(self, texts: Mapping["Stream", tuple[str, bool]]) -> dict["Stream", list[Emission]]:
+        """`push_many` and `finish_many` together: every text, and whether the sentence ends with it."""
         with self._exclusively():
             # whatever is refused is refused before anything changes
-            heard = {stream._course: self._hear(stream, text, end) for stream, text in texts.items()}
+            heard = {stream._course: self._hear(stream, *new) for stream, new in texts.items()}
+            ends = {stream._course for stream, (_, end) in texts.items() if end}
             try:
-                self._translate(heard, end)
+                self._translate(heard, ends)
+            except Exception as error:
+                self._recover([course for course in heard if course.slot is not None], error)
             except BaseException:
                 # an interrupted step leaves nothing to go on from
                 self._give_up()
                 raise
             return {stream: stream._course.take() for stream in texts}
 
-    def _translate(self, heard: Mapping["_Course", "Heard"], end: bool) -> None:
+    def _translate(self, heard: Mapping[Course, Heard], ends: Collection[Course]) -> None:
         sources = {}
         for course, new in heard.items():
-            course.finished = end
+            course.finished = course in ends
             if course.slot is None:
                 continue
-            tokens = course.listen(new, end)
+            tokens = course.listen(new, course.finished)
             if course.tokens:
-                sources[course.slot] = tokens
-            elif end:
+                sources[course] = tokens
+            elif course.finished:
                 # a sentence without words has no translation, whatever the model would make of it
-                self._free(course)
-        self._batch.push(sources)
-        if end:
-            self._search({course.slot: course for course in heard if course.slot is not None})
-        self._run({course.slot: course for course in heard if course.slot is not None and course.tokens})
+                self._ensemble.end(course)
+        self._ensemble.step(sources)
 
-    def _hear(self, stream: "Stream", text: str, end: bool) -> "Heard":
+    def _recover(self, suspects: Sequence[Course], error: Exception) -> None:
+        """Go on without those that make a step fail; with all, if it was an accident."""
+        courses = list(self._ensemble.courses.values())
+        try:
+            self._ensemble, failing = recovered(self._batch.model, courses, suspects)
+        except BaseException:
+            self._give_up()
+            raise
+        for course in failing:
+            course.slot, course.closed, course.error = None, True, error
+
+    def _hear(self, stream: "Stream", text: str, end: bool) -> Heard:
         course = stream._course
         if stream._translator is not self:
             raise StreamError("the stream belongs to another translator; push to it there")
         if not isinstance(text, str):
             raise TypeError(f"text is of type {type(text).__name__}; expected str: decode bytes as UTF-8 first")
-        course.check_open()
+        _check_open(course)
         if course.slot is None:
             return Heard([], "")
         text = course.partial + text
@@ -175,43 +186,11 @@ class StreamingTranslator:
             )
         return Heard(pieces, partial)
 
-    def _search(self, courses: Mapping[int, "_Course"]) -> None:
-        """End, by beam search, those streams that asked for it; their sources have ended."""
-        for width in sorted({course.beam for course in courses.values()} - {1}):
-            begun = {slot: course.hypothesis for slot, course in courses.items() if course.beam == width}
-            for slot, hypothesis in beam.complete(self._batch, begun, width).items():
-                tokens = [*hypothesis.tokens, EOS]
-                for step in range(len(courses[slot].hypothesis.needed), len(tokens)):
-                    courses[slot].write(tokens[step], hypothesis.needed[step], hypothesis.positions[step])
-                courses[slot].hypothesis = hypothesis
-                self._free(courses[slot])
-
-    def _run(self, heard: dict[int, "_Course"]) -> None:
-        """Advance these streams until each has ended or waits for more source; all others wait already."""
-        while (scores := self._batch.advance(heard)) is not None:
-            tokens = scores.logits.argmax(dim=1).tolist()
-            courses = [heard[slot] for slot in scores.slots]
-            for row, course in enumerate(courses):
-                tokens[row] = course.hypothesis.step(tokens[row], scores.needed[row], scores.positions[row])
-                course.write(tokens[row], scores.needed[row], scores.positions[row])
-            self._batch.write(scores.slots, tokens)
-            for slot, token in zip(scores.slots, tokens):
-                if token == EOS:
-                    self._free(heard.pop(slot))
-
-    def _free(self, course: "_Course") -> None:
-        """Give back a stream's slot, once."""
-        if course.slot is not None:
-            self._batch.close(course.slot)
-            del self._courses[course.slot]
-            course.slot = None
-
     def _give_up(self) -> None:
         """Close all streams."""
-        for course in self._courses.values():
+        for course in self._ensemble.courses.values():
             course.slot, course.closed = None, True
-        self._courses.clear()
-        self._batch = open_batch(self._batch.model)
+        self._ensemble = Ensemble(self._batch.model)
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
@@ -221,7 +200,7 @@ class StreamingTranslator:
         finally:
             self._free_abandoned()
 
-    def _abandon(self, course: "_Course") -> None:
+    def _abandon(self, course: Course) -> None:
         """No one will ever push to this stream again. The garbage collector may call this at any moment."""
         self._abandoned.append(course)
         self._free_abandoned()
@@ -231,22 +210,15 @@ class StreamingTranslator:
         while self._abandoned and self._lock.acquire(blocking=False):
             try:
                 while self._abandoned:
-                    self._free(self._abandoned.popleft())
+                    self._ensemble.end(self._abandoned.popleft())
             finally:
                 self._lock.release()
-
-
-class Heard(NamedTuple):
-    """What new text brings: the pieces of every word that it completes, and a word that may go on."""
-
-    pieces: list[tuple[int, ...]]
-    partial: str
 
 
 class Stream:
     """One sentence on its way. Leaving a `with` block, `close` or forgetting the stream gives back its memory."""
 
-    def __init__(self, translator: StreamingTranslator, course: "_Course"):
+    def __init__(self, translator: StreamingTranslator, course: Course):
         self._translator, self._course = translator, course
         # the course, not the stream: else the stream would live as long as its own finalizer
         self._finalizer = weakref.finalize(self, translator._abandon, course)
@@ -257,11 +229,17 @@ class Stream:
 
         Once the translation has ended, text is accepted and nothing follows.
         """
-        return self._translator.push_many({self: text})[self]
+        return self._alone(text, end=False)
 
     def finish(self) -> list[Emission]:
         """The sentence is complete; returns the rest of the translation."""
-        return self._translator.finish_many([self])[self]
+        return self._alone("", end=True)
+
+    def _alone(self, text: str, end: bool) -> list[Emission]:
+        emissions = self._translator.feed({self: (text, end)})[self]
+        if self.error is not None:
+            raise StreamFailed(f"the stream is closed: a step of it failed twice ({self.error!r})") from self.error
+        return emissions
 
     def poll(self) -> list[Emission]:
         """What has been written and no one has been given, because a push was interrupted."""
@@ -284,6 +262,36 @@ class Stream:
     def ended(self) -> bool:
         """Whether the translation has ended; that may be before the source has."""
         return self._course.slot is None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What made a step of this stream fail, which closed it."""
+        return self._course.error
+
+    @property
+    def delta(self) -> float:
+        """The latency of the next word that has not been begun; it may be changed at any time."""
+        return self._translator._batch.model.latency(self._course.delta)
+
+    @delta.setter
+    def delta(self, delta: float | None) -> None:
+        self.change_latency(delta)
+
+    def change_latency(self, delta: float | None, word: int | None = None) -> int:
+        """Keep another latency from a target word on, also if that waits already; returns the word's index.
+
+        What can be written now is given by the next push, of no text if need be.
+
+        Args:
+            word: by its index in the translation; None for the next one of which nothing has been decided.
+        """
+        with self._translator._exclusively():
+            _check_open(self._course)
+            self._translator._batch.model.latency(delta)  # refuses one that the policy cannot keep
+            self._course.plan(delta, word)
+            place = self._course.planned[-1].place
+            self._translator._ensemble.change_latency(self._course)
+            return place
 
     @property
     def hypothesis(self) -> Hypothesis:
@@ -309,59 +317,10 @@ class Stream:
             return math.inf if needed >= UNKNOWN_LENGTH else needed
 
 
-class _Course:
-    """How far a stream has come. Holds no reference to the stream, whose disappearance must be noticed."""
-
-    def __init__(self, slot: int, beam: int, vocabulary: Vocabulary):
-        self.slot: int | None = slot  # None once the translation has ended
-        self.beam, self.vocabulary = beam, vocabulary
-        self.finished = self.closed = False
-        self.partial = ""  # a source word that may go on
-        self.starts: list[int] = []  # tokens before each source word
-        self.tokens = 0  # of the source
-        self.hypothesis = Hypothesis()
-        self.emissions: list[Emission] = []
-        self.words = 0  # written
-        self.pieces: list[int] = []  # of the next word
-        self.source_words = 0  # of the latest piece
-        self.positions: tuple[float, ...] = ()
-
-    def check_open(self) -> None:
-        if self.closed:
-            raise StreamError("the stream is closed; open another one")
-        if self.finished:
-            raise StreamError("the stream is finished: one stream is one sentence, so open another one for more text")
-
-    def take(self) -> list[Emission]:
-        """What has been written and not been taken yet."""
-        emissions, self.emissions = self.emissions, []
-        return emissions
-
-    def listen(self, heard: Heard, end: bool) -> list[int]:
-        """Take in source words; returns their tokens."""
-        self.partial = heard.partial
-        for word in heard.pieces:
-            self.starts.append(self.tokens)
-            self.tokens += len(word)
-        return [*(token for word in heard.pieces for token in word), *([EOS] if end else [])]
-
-    def write(self, token: int, needed: int, positions: list[float]) -> None:
-        """Take in a target token; a word that it completes is emitted."""
-        if token == EOS and not self.vocabulary.words(self.pieces):
-            return
-        self.source_words = max(self.source_words, bisect_left(self.starts, needed))
-        if token == EOS:
-            # a word without an end is complete only now
-            self._emit()
-            return
-        self.pieces.append(token)
-        self.positions = tuple(positions)
-        # special tokens and a bare end-of-word marker bring no text and are no word
-        if self.vocabulary.closes_word(token) and self.vocabulary.words(self.pieces):
-            self._emit()
-
-    def _emit(self) -> None:
-        word = "".join(self.vocabulary.words(self.pieces))
-        self.emissions.append(Emission(word, self.words, self.source_words, len(self.starts), self.positions))
-        self.words += 1
-        self.pieces = []
+def _check_open(course: Course) -> None:
+    if course.error is not None:
+        raise StreamFailed(f"the stream is closed: a step of it failed ({course.error!r}); open another one")
+    if course.closed:
+        raise StreamError("the stream is closed; open another one")
+    if course.finished:
+        raise StreamError("the stream is finished: one stream is one sentence, so open another one for more text")

@@ -99,6 +99,7 @@ class UnitBatch(IncrementalBatch):
             scores.logits[rows],
             [scores.needed[row] - (not self._is_last(slot)) for row, slot in zip(rows, slots)],
             [scores.positions[row] for row in rows],
+            [scores.widths[row] for row in rows],
         )
 
     def _read(self, slots: list[int]) -> None:

@@ -78,7 +78,7 @@ def test_a_translation_that_was_begun_is_continued_in_the_best_way():
     batch.push({slot: source})
     scores = batch.advance()
     hypothesis = Hypothesis()
-    hypothesis.step(begun[0], scores.needed[0], scores.positions[0])
+    hypothesis.step(begun[0], scores.needed[0], scores.positions[0], scores.widths[0])
     batch.write([slot], begun)
     found = beam.complete(batch, {slot: hypothesis}, width=4**STEPS)[slot]
     assert [*found.tokens, EOS] == max(
