@@ -74,6 +74,7 @@ class Course:
         self.positions: tuple[float, ...] = ()
         self.widths: tuple[float, ...] = ()
         self.forced = deque(written)
+        self.given, self.taken = len(written), 0  # target tokens that were forced at the beginning; all so far
         self.kept = [Change(0, delta)]  # by target token: with what each has been written
         self.planned: list[Change] = []  # by target word
 
@@ -120,31 +121,30 @@ class Course:
 
     def choose(self, best: int, needed: int, positions: list[float], widths: list[float]) -> int:
         """Take in the next step, whose most likely token is `best`; returns the token that is written."""
-        forced = bool(self.forced)
-        token = self.hypothesis.step(self.forced.popleft() if forced else best, needed, positions, widths)
-        self.write(token, needed, positions, widths, forced)
+        token = self.forced.popleft() if self.forced else best
+        token = self.hypothesis.step(token, needed, positions, widths)
+        self.write(token, needed, positions, widths)
         return token
 
-    def write(
-        self, token: int, needed: int, positions: Sequence[float], widths: Sequence[float], forced: bool = False
-    ) -> None:
-        """Take in a target token; a word that it completes is emitted, unless whoever forced it has it already."""
+    def write(self, token: int, needed: int, positions: Sequence[float], widths: Sequence[float]) -> None:
+        """Take in a target token; a word that it completes is emitted, unless it was given at the beginning."""
         if token == EOS and not self.vocabulary.words(self.pieces):
             return
         self.source_words = max(self.source_words, bisect_left(self.starts, needed))
         self.needed_end |= needed > self.tokens
         if token == EOS:
             # a word without an end is complete only now
-            self._complete(forced)
+            self._complete()
             return
+        self.taken += 1
         self.pieces.append(token)
         self.positions, self.widths = tuple(positions), tuple(widths)
         # special tokens and a bare end-of-word marker bring no text and are no word
         if self.vocabulary.closes_word(token) and self.vocabulary.words(self.pieces):
-            self._complete(forced)
+            self._complete()
 
-    def _complete(self, forced: bool) -> None:
-        if not forced:
+    def _complete(self) -> None:
+        if self.taken > self.given:
             self.emissions.append(
                 Emission(
                     "".join(self.vocabulary.words(self.pieces)),

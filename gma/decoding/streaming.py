@@ -84,10 +84,11 @@ class StreamingTranslator:
             raise StreamError(f"beam is {beam!r}; expected a whole number, 1 or more")
         if beam > 1 and not self._batch.can_fork:
             raise StreamError(f"beam is {beam}, but this model writes unit by unit, and a unit stands: use beam 1")
+        size = self.tokenizer.target.size
         for piece in written:
-            if isinstance(piece, bool) or not isinstance(piece, int) or not UNK <= piece < self.tokenizer.target.size:
+            if isinstance(piece, bool) or not isinstance(piece, int) or not 0 <= piece < size or piece == EOS:
                 raise StreamError(
-                    f"written holds {piece!r}; expected target tokens, {UNK} to {self.tokenizer.target.size - 1}"
+                    f"written holds {piece!r}; expected target tokens, 0 to {size - 1}, none of them {EOS}"
                 )
         with self._exclusively():
             self._batch.model.latency(delta)  # refuses one that the policy cannot keep
