@@ -126,14 +126,19 @@ cuda-check:
 		echo "built and installed in $$(($$(date +%s) - begin)) s on $$(nproc) cores"
 	$(CUDA_PYTHON) tests/support/cuda_installation.py
 
+# C++ in the format of .clang-format
+FORMATTED := $(wildcard csrc/*.h csrc/cpu/* csrc/torch/*) tests/gma_kernels/native/fuzz.cpp
+
 lint: test-setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 	$(BIN)/lint-imports --no-logo
 
 format: test-setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
 
 # not runs: what was trained stays
 clean:

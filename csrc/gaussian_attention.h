@@ -36,28 +36,28 @@ struct ForwardParams {
   uint64_t seed;
   const uint64_t* seed_pointer;  // CUDA only: if not null, the seed is read here, on the device
 
-  View<const void> query, key, value;    // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
-  View<const void> center, width;        // [B, H, T], float64 for float64, else float32
-  View<const int32_t> visible;           // [B, H, T]
-  View<void> context;                    // [B, H, T, Dv]; not used by the backward, which computes rows anew
-  View<void> logsumexp;                  // [B, H, T], of center's type; read by the backward
+  View<const void> query, key, value;  // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
+  View<const void> center, width;      // [B, H, T], float64 for float64, else float32
+  View<const int32_t> visible;         // [B, H, T]
+  View<void> context;                  // [B, H, T, Dv]; not read by the backward, which recomputes rows
+  View<void> logsumexp;                // [B, H, T], of center's type; read by the backward
 };
 
 struct BackwardParams : ForwardParams {
-  View<const void> grad_context;                     // [B, H, T, Dv]
-  View<void> grad_query, grad_key, grad_value;       // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
-  View<void> grad_center, grad_width;                // [B, H, T]; head stride 0 sums over the heads
+  View<const void> grad_context;                // [B, H, T, Dv]
+  View<void> grad_query, grad_key, grad_value;  // [B, H, T, D], [B, H, S, D], [B, H, S, Dv]
+  View<void> grad_center, grad_width;           // [B, H, T]; head stride 0 sums over the heads
 };
 
 // The caller's thread pool: `run` calls work(state) on up to `workers` threads at once and returns
-// when all calls have.
+// when all calls have returned.
 struct Parallel {
   int threads;
   void (*run)(int workers, void (*work)(void* state), void* state);
 };
 
-// All of these throw std::invalid_argument, from the calling thread, for values a row may not have,
-// and std::bad_alloc. Results depend on the SIMD level but not on the number of threads.
+// All of these throw, from the calling thread: std::invalid_argument for values a row may not have, and
+// std::bad_alloc. Results depend on the SIMD level but not on the number of threads.
 void forward(const ForwardParams& params, const Parallel& parallel);
 void backward(const BackwardParams& params, const Parallel& parallel);
 

@@ -20,13 +20,13 @@ namespace gma {
 
 template <class T>
 struct RowPrior {
-  int32_t peak;      // j0, 1-based
-  T offset;          // d
+  int32_t peak;  // j0, 1-based
+  T offset;      // d
   T width, inverse_width;
   bool width_is_clamped;
 };
 
-// What multiplies the sums over j of ds_ij * PriorTerms::center and ds_ij * PriorTerms::width.
+// The gradient of the center is this factor times the sum over j of ds_ij * PriorTerms::center; so for the width.
 template <class T>
 struct PriorFactors {
   T center, width;
@@ -89,7 +89,7 @@ GMA_HOST_DEVICE V log_prior(const RowPrior<T>& row, V t) {
   }
 }
 
-// What the derivatives need of every position; terms constant in j are dropped. Not for PriorKind::none.
+// The part of the derivatives that depends on the position; terms constant in j are dropped. Not for PriorKind::none.
 template <PriorKind kind, class Math, class V, class T>
 GMA_HOST_DEVICE PriorTerms<V> prior_terms(const RowPrior<T>& row, V t) {
   const T d = row.offset;

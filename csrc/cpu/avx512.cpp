@@ -5,7 +5,8 @@
 
 namespace gma {
 
-const Level avx512_level = {"avx512", avx512::forward, avx512::backward_workspace, avx512::backward, avx512::attention_weights};
+const Level avx512_level = {"avx512", avx512::forward, avx512::backward_workspace, avx512::backward,
+                            avx512::attention_weights};
 
 }  // namespace gma
 #endif

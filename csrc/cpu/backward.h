@@ -1,12 +1,11 @@
-// Backward: five products for every tile of rows by keys, and one exponential for every weight.
+// Backward: five matrix products for every tile of rows by keys, and one exponential for every weight.
 //
-// A task owns a chunk of the rows of one head and takes them in blocks. For each block it first computes
-// the weights and their gradients against every tile of keys, and keeps them: only when the row is
-// complete is delta = sum(beta dbeta) known, and taking it from these very numbers instead of from
-// grad_context.context makes ds exactly 0 where it should be. For the same reason exponentials are divided
-// by their own sum; the forward's logsumexp brings them near 1, and the one of a one-hot row to 1 exactly,
-// if it was taken of the same scores to the last bit. Then it walks the tiles again and adds up all
-// gradients. Those of keys and values are sums over the chunks, added in order afterwards.
+// A task owns a chunk of the rows of one head and takes them in blocks. Each block walks over the tiles of keys twice.
+// The first walk computes and keeps the weights and their gradients. After it delta = sum_j(beta dbeta) is known; taken
+// from these very numbers, instead of from grad_context.context, it makes ds exactly 0 where it should be. For the same
+// reason the exponentials are divided by their own sum. (The forward's logsumexp brings that sum near 1, and in a
+// one-hot row to exactly 1, provided that it was computed from the same scores to the last bit.) The second walk adds
+// up all gradients. Those of keys and values are sums over the chunks, added in order afterwards.
 #pragma once
 
 #include "backward_block.h"
@@ -14,13 +13,13 @@
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
-// The first `keys` keys and values of a tile of one head.
+// Packs the first `keys` keys and values of a tile of one head.
 template <class E, class T>
 void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t tile, int64_t keys) {
   const int64_t first_key = tile * backward_tile_keys;
   T* packed = s.keys + first_key * s.key_stride;
   pack_rows(row_of<E>(p.key, b, h, first_key), p.key.row_stride, keys, p.head_size, T(1), packed, s.key_stride);
-  // from the copy, which is in the first cache: the caller's rows are often so far apart that they displace each other
+  // from the copy, which is in the L1 cache: the caller's rows are often so far apart that they evict each other
   pack_transposed(packed, s.key_stride, keys, p.head_size, T(p.scale),
                   s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride);
   pack_transposed(row_of<E>(p.value, b, h, first_key), p.value.row_stride, keys, p.value_size, T(1),
@@ -47,7 +46,7 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
   for (int64_t tile = 0; tile * backward_tile_keys < largest; ++tile)
     pack_keys<E>(p, s, b, h, tile, clamp_to(largest - tile * backward_tile_keys, backward_tile_keys));
 
-  // the first block writes gradients of the keys it sees; those of later ones start from 0
+  // the first block overwrites the gradients of the keys it sees; those of later keys start from 0
   int64_t written = 0;
   const auto write_zeros_until = [&](int64_t key) {
     for (; written < key; ++written) {
@@ -82,7 +81,7 @@ void backward_chunk(const BackwardParams& p, int64_t b, int64_t h, int64_t first
   write_zeros_until(p.keys);
 }
 
-// [B, H, T] to the caller's memory, summed over the heads in order if they share one value.
+// Writes [B, H, T] to the caller's memory, summed over the heads in order if they share one value.
 template <class T>
 void write_row_gradients(const BackwardParams& p, const T* from, const View<void>& to) {
   const bool shared = to.head_stride == 0;

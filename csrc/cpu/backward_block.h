@@ -9,7 +9,8 @@ namespace GMA_SIMD_LEVEL {
 
 GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
 
-// One block of rows of one head. Calls are made in this order.
+// One block of rows of one head. Call `exponentiate` for every tile, then `normalise`, then `differentiate` for every
+// tile.
 template <class E, class T>
 struct BackwardBlock {
   const BackwardParams& p;
@@ -39,7 +40,7 @@ struct BackwardBlock {
   }
 
   int64_t tiles() const { return (largest + backward_tile_keys - 1) / backward_tile_keys; }
-  // how many keys of a tile a row, or the row among `count` that sees most, may use
+  // how many keys of a tile a row sees, or among `count` rows the one that sees most
   int64_t seen(int64_t tile, int64_t row, int64_t count = 1) const {
     return clamp_to(largest_visible(s.rows + row, count) - tile * backward_tile_keys, backward_tile_keys);
   }
@@ -51,14 +52,13 @@ struct BackwardBlock {
       body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
   }
 
-  // Calls body(kind, masked, dropout), as types, for what is known only now of rows that see so much of a tile.
+  // Calls body(kind, masked, dropout) with compile-time constants. width: how many keys of the tile the rows see.
   template <class Body>
   GMA_INLINE void specialised(int64_t tile, int64_t row, int count, int64_t width, Body body) const {
     const bool masked = smallest_visible(s.rows + row, count) - tile * backward_tile_keys < whole_vectors<T>(width);
     with_prior(p.prior, [&](auto kind) {
-      with_flag(masked, [&](auto masked) {
-        with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, masked, dropout); });
-      });
+      with_flag(masked,
+                [&](auto masked) { with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, masked, dropout); }); });
     });
   }
 
@@ -74,8 +74,8 @@ struct BackwardBlock {
                                 s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride, weights,
                                 stride, false);
       multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
-                                s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride,
-                                grads, stride, false);
+                                s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride, grads,
+                                stride, false);
       const PrefetchedRows<Access::write> grad_query_rows(E(), p.grad_query, b, h, p.rows, p.head_size);
       const PrefetchedHead<E> next(p, b, h);
       Vector<T> weight_sums[group_lanes<T>], grad_sums[group_lanes<T>];
@@ -100,7 +100,7 @@ struct BackwardBlock {
     });
   }
 
-  // Leaves delta of each row, and what its exponentials have to be multiplied with.
+  // Computes delta of each row, and the factor that turns its exponentials into weights.
   void normalise() const {
     for (int64_t r = 0; r < row_count; ++r) {
       // a row that sees nothing has no weights
@@ -132,16 +132,14 @@ struct BackwardBlock {
               grad_value_rows.prefetch(first_row + r);
             }
             if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, group_seen, s.keep);
-            differentiate_row<kind.value, dropout.value>(weights + r * stride, grads + r * stride, group_seen, width,
-                                                         T(first_key + 1 - s.rows[r].prior.peak), s.rows[r].prior,
-                                                         s.factor[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep,
-                                                         sums[r]);
+            differentiate_row<kind.value, dropout.value>(
+                weights + r * stride, grads + r * stride, group_seen, width, T(first_key + 1 - s.rows[r].prior.peak),
+                s.rows[r].prior, s.factor[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep, sums[r]);
           }
         });
       });
-      multiply<Left::as_stored>(count, p.head_size, group_seen, grads + row * stride,
-                                s.keys + first_key * s.key_stride, s.key_stride, grad_query + row * grad_query_stride,
-                                grad_query_stride, tile > 0);
+      multiply<Left::as_stored>(count, p.head_size, group_seen, grads + row * stride, s.keys + first_key * s.key_stride,
+                                s.key_stride, grad_query + row * grad_query_stride, grad_query_stride, tile > 0);
     });
 
     const Groups groups = split_into_groups(width);
@@ -151,13 +149,11 @@ struct BackwardBlock {
       int64_t first = 0, last = row_count;
       while (first < last && s.rows[first].visible <= first_key + k) ++first;
       while (last > first && s.rows[last - 1].visible <= first_key + k) --last;
-      multiply<Left::transposed>(count, p.value_size, last - first, weights + first * stride + k,
-                                 s.grad_context + first * stride, stride,
-                                 gradients.value + (first_key + k) * gradients.value_stride, gradients.value_stride,
-                                 accumulate);
-      multiply<Left::transposed>(count, p.head_size, last - first, grads + first * stride + k,
-                                 s.query + first * stride, stride,
-                                 gradients.key + (first_key + k) * gradients.key_stride, gradients.key_stride,
+      multiply<Left::transposed>(
+          count, p.value_size, last - first, weights + first * stride + k, s.grad_context + first * stride, stride,
+          gradients.value + (first_key + k) * gradients.value_stride, gradients.value_stride, accumulate);
+      multiply<Left::transposed>(count, p.head_size, last - first, grads + first * stride + k, s.query + first * stride,
+                                 stride, gradients.key + (first_key + k) * gradients.key_stride, gradients.key_stride,
                                  accumulate);
     }
   }

@@ -31,8 +31,10 @@ struct KeyGradients {
 
   // the caller's own memory
   KeyGradients(const BackwardParams& p, int64_t b, int64_t h)
-      : key_stride(p.grad_key.row_stride), value_stride(p.grad_value.row_stride),
-        key(row_of<T>(p.grad_key, b, h, 0)), value(row_of<T>(p.grad_value, b, h, 0)) {}
+      : key_stride(p.grad_key.row_stride),
+        value_stride(p.grad_value.row_stride),
+        key(row_of<T>(p.grad_key, b, h, 0)),
+        value(row_of<T>(p.grad_value, b, h, 0)) {}
 
   KeyGradients(const BackwardParams& p, Arena& arena) {
     key_stride = spread_stride<T>(p.head_size);
@@ -48,10 +50,10 @@ struct KeyGradients {
   }
 };
 
-// What tasks leave behind for the last step.
+// The results of tasks that the last step needs.
 template <class T>
 struct BackwardWorkspace {
-  T *center, *width;      // [heads, T]
+  T *center, *width;       // [heads, T]
   uintptr_t partial_keys;  // KeyGradients of slot = chunk * heads + head, only with several chunks
   int64_t partial_bytes;
 
@@ -68,24 +70,25 @@ struct BackwardWorkspace {
   }
 };
 
-// Grows with the keys: about 800 bytes for each in float32 with D = 64, half of it weights and their gradients.
+// The memory of one thread. It grows with the keys: about 800 bytes for each in float32 with D = 64, half of it for
+// weights and their gradients.
 template <class T>
 struct BackwardScratch {
   int64_t key_stride, tile_row_stride, block_rows;
-  int64_t* made;                   // which rows these are
-  Row<T>* rows;                    // one block
-  T *keys, *keys_transposed;       // tiles of [tile, D] and, scaled, of [D, tile]
-  T* values_transposed;            // tiles of [Dv, tile]
-  T *query, *grad_context;         // one block, [rows, D] and [rows, Dv]
-  T* grad_query;                   // one block, [rows, D], unless that is written in place
-  T *weights, *grads;              // one block, tiles of [rows, tile]
-  // [rows], of exponentials, and of those times dbeta; in double, because where one weight is nearly all, delta is
-  // nearly its dbeta, and what is wanted is their difference
+  int64_t* made;              // identifies the rows, for make_rows
+  Row<T>* rows;               // one block
+  T *keys, *keys_transposed;  // tiles of [tile, D] and, scaled, of [D, tile]
+  T* values_transposed;       // tiles of [Dv, tile]
+  T *query, *grad_context;    // one block, [rows, D] and [rows, Dv]
+  T* grad_query;              // one block, [rows, D], unless that is written in place
+  T *weights, *grads;         // one block, tiles of [rows, tile]
+  // [rows], the sums of exponentials and of exponentials * dbeta. In double: where one weight is nearly 1, delta is
+  // nearly its dbeta, and the gradient is their difference
   double *weight_sum, *grad_sum;
-  T* factor;                       // [rows], makes exponentials weights
-  T *delta, *delta_rest;           // [rows], and what rounding took from it
-  T* keep;                         // [tile]
-  uintptr_t key_gradients;         // only with a single chunk
+  T* factor;                // [rows], turns exponentials into weights
+  T *delta, *delta_rest;    // [rows], and its rounding error
+  T* keep;                  // [tile]
+  uintptr_t key_gradients;  // only with a single chunk
 
   BackwardScratch(const BackwardParams& p, const BackwardPlan& plan, Arena& arena) {
     block_rows = p.rows < backward_block_rows ? p.rows : backward_block_rows;
@@ -110,7 +113,7 @@ struct BackwardScratch {
     key_gradients = reinterpret_cast<uintptr_t>(arena.take<char>(plan.chunks > 1 ? 0 : KeyGradients<T>::bytes(p)));
   }
 
-  // they are added to in whole vectors, from any row on
+  // whole vectors are added to the sums, from any row on
   int64_t sums_rows() const { return block_rows + group_lanes<T>; }
   int64_t tile_offset(int64_t tile) const { return tile * block_rows * tile_stride<T>; }
 };

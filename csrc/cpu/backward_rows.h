@@ -28,23 +28,22 @@ GMA_INLINE void add_row_sums(Vector<T> (&rows)[group_lanes<T>], int count, doubl
   }
 }
 
-// The logsumexp of a caller who did not get it from the forward may be anything.
+// Exponents are clamped to this: a caller who did not get the logsumexp from the forward may pass anything.
 template <class T>
 constexpr T largest_exponent = T(40);
 
-// One row of a tile: scores become exponentials, and gradients of dropped weights those of weights. With `masked` both
-// are 0 from `seen` on.
+// One row of a tile: turns scores into exponentials, and gradients of the weights after dropout into those before it.
+// With `masked` both are 0 from `seen` on.
 template <PriorKind kind, bool masked, bool dropout, class T>
-GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t seen, T first_t,
-                                 const RowPrior<T>& prior, T logsumexp, const T* keep, Vector<T>& weight_sum,
-                                 Vector<T>& grad_sum) {
+GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t seen, T first_t, const RowPrior<T>& prior,
+                                 T logsumexp, const T* keep, Vector<T>& weight_sum, Vector<T>& grad_sum) {
   constexpr int n = lanes<T>;
   Vector<T> t = count_up<T>() + first_t, sum{}, product{};
   for (int64_t c = 0; c < width; c += n, t += T(n)) {
     const Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t) - logsumexp;
     Vector<T> weight = Math<T>::exp(minimum(broadcast(largest_exponent<T>), x)), grad = load(grads + c);
     if constexpr (masked) {
-      // what stands there may belong to a key no row sees, and be NaN
+      // these may come from a key that no row sees, and be NaN
       const BitsVector<T> is_seen = first_lanes<T>(seen - c);
       weight = is_seen ? weight : Vector<T>{};
       grad = is_seen ? grad : Vector<T>{};
@@ -64,8 +63,8 @@ struct PriorSums {
   T center, width;  // over j of ds times the prior's terms
 };
 
-// One row of a tile: exponentials become dropped weights, and gradients of weights those of logits, times the scale.
-// Both are 0 from `seen` to `width`; seen is that of its group.
+// One row of a tile: turns exponentials into weights after dropout, and gradients of weights into those of logits times
+// the scale. Both are 0 from `seen`, which is that of the row's group, to `width`.
 template <PriorKind kind, bool dropout, class T>
 GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
                                   const RowPrior<T>& prior, T factor, T delta, T delta_rest, T scale, const T* keep,

@@ -4,6 +4,7 @@
 
 namespace gma {
 
-const Level baseline_level = {"baseline", baseline::forward, baseline::backward_workspace, baseline::backward, baseline::attention_weights};
+const Level baseline_level = {"baseline", baseline::forward, baseline::backward_workspace, baseline::backward,
+                              baseline::attention_weights};
 
 }  // namespace gma

@@ -28,7 +28,7 @@ void weighted_sum(const T* weights, MatrixRows<E> values, int64_t count, int64_t
   for (; c + 4 * n <= columns; c += 4 * n) {
     Vector<T> sum[4] = {};
     for (int64_t j = 0; j < count; ++j) {
-      // the first pass over the rows fetches them for all
+      // the first pass over the rows prefetches them for all passes
       if (c == 0) prefetch_ahead(values, j, count, next, columns);
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) sum[v] += weights[j] * load(values[j] + c + v * n);

@@ -9,7 +9,7 @@ namespace GMA_SIMD_LEVEL {
 constexpr int64_t forward_tile_keys = tile_columns;
 constexpr int64_t forward_chunk_rows = 512;
 
-// The rows one task computes. Depends on the shape alone: more, smaller chunks when there are few heads.
+// How many rows one task computes. Depends on the shape alone: more, smaller chunks when there are few heads.
 inline int64_t forward_rows_per_task(const ForwardParams& p) {
   const int64_t heads = p.batches * p.heads;
   const int64_t chunks = heads > 0 && heads < 64 ? (64 + heads - 1) / heads : 1;
@@ -21,7 +21,7 @@ inline int64_t forward_rows_per_task(const ForwardParams& p) {
 template <class T>
 struct ForwardScratch {
   int64_t value_stride, tile_keys;
-  int64_t* made;  // which rows these are
+  int64_t* made;  // identifies the rows, for make_rows
   Row<T>* rows;
   T *maximum, *sum;  // of the softmax so far, [groups, group_lanes]
   T* context;        // unnormalised, [rows, Dv]
@@ -51,7 +51,7 @@ struct ForwardScratch {
 };
 
 // scores[width] += log prior, in whole vectors; with `masked`, -inf from `seen` on. Returns the lanes'
-// maxima. Rows of a group share their width, so that the loop's length is predictable.
+// maxima. The rows of a group share one width: branch prediction learns the loop's length.
 template <PriorKind kind, bool masked, class T>
 GMA_INLINE Vector<T> add_prior(T* scores, int64_t width, int64_t seen, T first_t, const RowPrior<T>& prior,
                                Vector<T> largest) {

@@ -1,4 +1,4 @@
-// Everything one level offers, chosen by element type. Included once by each level's unit.
+// The kernels of one level, for every element type. Included once by each level's unit.
 #pragma once
 
 #include "backward.h"
@@ -28,8 +28,8 @@ inline void forward(const ForwardParams& p, const Parallel& parallel) {
   });
 }
 
-// Decoding adds up scores in another order than the backward. For so few rows their logsumexp is made anew, the way
-// it is for many; with it comes a context nobody reads.
+// Decoding adds up scores in another order than the backward, which therefore recomputes the logsumexp of so few rows
+// in the way of many. The context that comes with it is not read.
 template <class E>
 GMA_INLINE void describe_new_logsumexp(ForwardParams& p, Arena& arena) {
   p.context = {arena.take<E>(p.batches * p.heads * p.rows * p.value_size), p.heads * p.rows * p.value_size,

@@ -30,13 +30,13 @@ struct MathConstants<double> {
   static constexpr int64_t exponent_bias = 1023;
   static constexpr double lowest = -600.0;
   static constexpr double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;
-  static constexpr double exp_series[] = {
-      2.51003854955103191e-8, 2.76200884454097482e-7, 2.75572684599970648e-6, 2.48015212959543751e-5,
-      1.98412698630536169e-4, 1.38888889172137169e-3, 8.33333333333006183e-3, 4.16666666666241279e-2,
-      0.166666666666666675,   0.500000000000000102};
-  static constexpr double log_series[] = {
-      0.118834523941078597, 0.116879629975421557, 0.133356458419493771, 0.153845749664609068, 0.181818185957690647,
-      0.222222222198442311, 0.285714285714354076, 0.399999999999999924, 0.666666666666666667};
+  static constexpr double exp_series[] = {2.51003854955103191e-8, 2.76200884454097482e-7, 2.75572684599970648e-6,
+                                          2.48015212959543751e-5, 1.98412698630536169e-4, 1.38888889172137169e-3,
+                                          8.33333333333006183e-3, 4.16666666666241279e-2, 0.166666666666666675,
+                                          0.500000000000000102};
+  static constexpr double log_series[] = {0.118834523941078597, 0.116879629975421557, 0.133356458419493771,
+                                          0.153845749664609068, 0.181818185957690647, 0.222222222198442311,
+                                          0.285714285714354076, 0.399999999999999924, 0.666666666666666667};
 };
 
 template <class V, class T, int n>
@@ -52,11 +52,11 @@ struct Math {
   using V = Vector<T>;
   using Constants = MathConstants<T>;
 
-  // x <= 88 (709 in double). Below `lowest` it is 0: of a softmax such a term is nothing, and what is
-  // computed from it would soon be denormal, which is slow.
+  // x <= 88 (709 in double). Below `lowest` the result is 0: such a term adds nothing to a softmax, and products with
+  // it would soon be denormal, which is slow.
   static GMA_INLINE V exp(V x) {
     constexpr T log2_e = T(1.44269504088896340736);
-    // adding this rounds to an integer, which lands with the bias in the lowest bits
+    // adding this rounds to an integer and leaves it, plus the exponent's bias, in the lowest bits
     constexpr T shift = T(3ull << (Constants::mantissa_bits - 1)) + Constants::exponent_bias;
     const V bounded = x < Constants::lowest ? Constants::lowest + V{} : x;
     const V shifted = bounded * log2_e + shift;

@@ -1,4 +1,4 @@
-// The one matrix product every kernel is made of: a group of few rows, held in registers.
+// The matrix product that every kernel is made of: a group of a few rows, accumulated in registers.
 #pragma once
 
 #include "simd.h"
@@ -20,7 +20,7 @@ constexpr int tile_columns = 256;
 template <class T>
 constexpr int tile_stride = tile_columns + lanes<T>;
 
-// So many terms are summed up one after the other, then added to the rest: a longer chain would lose digits, and sooner
+// Sums are made of chains of this many terms: a longer chain would lose digits, and sooner without fused multiply-add,
 // where every term is rounded twice.
 #if defined(__FMA__) || defined(__aarch64__)
 constexpr int64_t summed_depth = 64;
@@ -30,14 +30,13 @@ constexpr int64_t summed_depth = 32;
 
 enum class Left { as_stored, transposed };
 
-// from one column of A to the next
+// The distance from one column of A to the next.
 template <Left left, class T>
 constexpr int64_t depth_step = left == Left::as_stored ? 1 : tile_stride<T>;
 
 // C[rows, vectors] (+)= A[rows, depth] B[depth, vectors]
 template <Left left, int rows, int vectors, class T>
-void multiply_block(const T* a, const T* b, int64_t b_stride, int64_t depth, T* c, int64_t c_stride,
-                    bool accumulate) {
+void multiply_block(const T* a, const T* b, int64_t b_stride, int64_t depth, T* c, int64_t c_stride, bool accumulate) {
   constexpr int64_t row_step = left == Left::as_stored ? tile_stride<T> : 1;
   constexpr int n = lanes<T>;
   Vector<T> sum[rows][vectors];
@@ -91,7 +90,7 @@ void multiply(int rows, int64_t columns, int64_t depth, const T* a, const T* b, 
                    c_stride, true);
 }
 
-// A count of rows as groups of nearly equal size.
+// Groups of nearly equal size.
 struct Groups {
   int64_t count, size;
 };

@@ -19,7 +19,7 @@ constexpr int64_t spread_stride(int64_t columns) {
 }
 
 // to[0 .. count) = factor * from[0 .. count), as far as whole vectors go; returns how far. Four vectors at a time: rows
-// often have no more, and a loop of so few rounds costs as much as what it does.
+// often have no more, and for so few a loop costs as much as its body.
 template <class From, class To, class T>
 GMA_INLINE int64_t copy_vectors(const From* from, int64_t count, T factor, To* to) {
   constexpr int n = lanes<T>;
@@ -56,9 +56,10 @@ void pack_transposed(const E* from, int64_t from_stride, int64_t rows, int64_t c
         for (int i = 0; i < n; ++i) square[i] = load(corner + i * from_stride) * factor;
       } else {
         for (int i = 0; i < n; ++i)
-          square[i] = i < height ? (width == n ? load(corner + i * from_stride)
-                                               : load_first(corner + i * from_stride, width)) * factor
-                                 : Vector<T>{};
+          square[i] =
+              i < height
+                  ? (width == n ? load(corner + i * from_stride) : load_first(corner + i * from_stride, width)) * factor
+                  : Vector<T>{};
       }
       transpose<T>(square);
       if (width == n) {

@@ -15,7 +15,7 @@ class Scratch {
  public:
   ~Scratch() { std::free(block_); }
 
-  // what one very long sentence needed is not kept for the life of the thread
+  // the memory of one very long sentence is not kept for the life of the thread
   void give_back_excess() {
     if (size_ <= kept_bytes) return;
     std::free(block_);
@@ -44,8 +44,8 @@ class Scratch {
 
 thread_local Scratch thread_scratch;
 
-// A thread's own tasks: neighbours, which are heads of one sentence and share its pages; and mostly the same ones in
-// the next call of that shape, whose memory its cache may still hold.
+// The tasks of one thread. They are neighbours: heads of one sentence, which share its pages. In the next call of the
+// same shape they are mostly the same ones again, whose memory the thread's cache may still hold.
 class alignas(64) Share {
  public:
   void assign(int64_t begin, int64_t end) {
@@ -54,7 +54,8 @@ class alignas(64) Share {
     end_ = end;
   }
 
-  // A few of the first, fewer towards the end: a lock waits until all that the thread wrote has reached its cache.
+  // Takes a few of the first tasks, fewer towards the end. Not one by one: locking waits until everything that the
+  // thread wrote has reached its cache.
   bool take_some(int64_t& begin, int64_t& end) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (begin_ == end_) return false;
@@ -63,7 +64,7 @@ class alignas(64) Share {
     return true;
   }
 
-  // the farther half of what is left, for a thread that has nothing to do
+  // Takes the last half of what is left, for a thread that has run out of tasks.
   bool take_half(int64_t& begin, int64_t& end) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (begin_ == end_) return false;
@@ -86,7 +87,7 @@ struct Work {
   std::atomic<bool> out_of_memory{false};
 };
 
-// Makes half of another thread's tasks a thread's own.
+// Gives a thread half of what another has left; false if nothing is left anywhere.
 bool take_over(std::vector<Share>& shares, size_t own) {
   for (size_t i = 1; i < shares.size(); ++i) {
     int64_t begin, end;

@@ -12,10 +12,10 @@ namespace gma {
 namespace {
 
 constexpr size_t page_bytes = 4096, huge_page_bytes = size_t(2) << 20;
-constexpr size_t most_bytes = size_t(1) << 46;  // more cannot be had, and could not be rounded up
+constexpr size_t most_bytes = size_t(1) << 46;  // nobody has more, and rounding up far more would overflow
 
-// Eight sizes or more for every doubling, so that sentences of nearly equal length share blocks. What is
-// rounded up is address space: pages that nobody writes cost nothing.
+// At least eight sizes for every doubling, so that sentences of nearly equal length share blocks. Rounding up takes
+// address space only: pages that nobody writes cost nothing.
 size_t size_class(size_t bytes) {
   size_t step = page_bytes;
   while (step * 16 <= bytes) step *= 2;
@@ -50,7 +50,7 @@ class Pool {
   void* take(size_t bytes) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      // the youngest is the one most likely still in the cache
+      // the most recently used one is most likely still in the cache
       for (auto block = blocks_.end(); block != blocks_.begin();) {
         if ((--block)->bytes != bytes) continue;
         void* const data = block->data;
@@ -62,7 +62,7 @@ class Pool {
     return map(bytes);
   }
 
-  // allocates nothing, so that it cannot fail where a tensor dies
+  // Allocates nothing, so that it cannot fail: a tensor's deleter calls it.
   void give(void* data, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (blocks_.size() == most_blocks) drop_oldest();
@@ -76,7 +76,7 @@ class Pool {
     return kept_;
   }
 
-  // a child of fork() must not inherit a lock that a thread it does not have was holding
+  // a child of fork() must not inherit a lock held by a thread that it does not have
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -94,7 +94,7 @@ class Pool {
 
   static constexpr size_t most_blocks = 512;
   std::mutex mutex_;
-  std::vector<Block> blocks_;  // the longest unused first
+  std::vector<Block> blocks_;  // least recently used first
   size_t kept_ = 0;
   const size_t limit_ = limit_from_environment();
 };
@@ -108,7 +108,7 @@ const int fork_handlers = pthread_atfork([] { pool.lock(); }, [] { pool.unlock()
 void* take_block(size_t bytes) {
   if (bytes >= smallest_pooled_bytes) return bytes <= most_bytes ? pool.take(size_class(bytes)) : nullptr;
   void* block = nullptr;
-  // at least something, because asking for nothing may give nothing
+  // at least one byte: for none the result may be null
   return posix_memalign(&block, 64, bytes > 0 ? bytes : 1) == 0 ? block : nullptr;
 }
 

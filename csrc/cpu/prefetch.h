@@ -8,8 +8,8 @@ namespace GMA_SIMD_LEVEL {
 
 enum class Access { read, write };
 
-// Asks for memory, four cache lines at a time: a loop that ends after one or two costs more than a few lines too many,
-// which often belong to the next head.
+// Prefetches memory, four cache lines at a time. A few lines too many, which often belong to the next head, cost less
+// than a loop that ends after one or two.
 template <Access access>
 GMA_INLINE void prefetch(const void* memory, int64_t bytes) {
   const char* at = static_cast<const char*>(memory);
@@ -21,7 +21,7 @@ GMA_INLINE void prefetch(const void* memory, int64_t bytes) {
   } while (bytes > 0);
 }
 
-// Rows of one head's matrix. Each is asked for between the computations on other rows, so that it arrives meanwhile.
+// Rows of one head's matrix, each prefetched between the computations on other rows, so that it arrives meanwhile.
 template <Access access>
 class PrefetchedRows {
  public:
@@ -42,14 +42,14 @@ class PrefetchedRows {
   int64_t stride_ = 0, bytes_ = 0, rows_ = 0;
 };
 
-// The head that comes after one; a thread's tasks are neighbouring heads unless there are few. False for the last.
+// Moves on to the next head, which is the thread's next task unless heads are few. False after the last.
 GMA_INLINE bool next_head(const ForwardParams& p, int64_t& b, int64_t& h) {
   if (++h < p.heads) return true;
   h = 0;
   return ++b < p.batches;
 }
 
-// What a thread often reads next.
+// The inputs of the next head, which the thread usually reads next.
 template <class E>
 struct PrefetchedHead {
   PrefetchedRows<Access::read> query, key, value;
@@ -62,10 +62,10 @@ struct PrefetchedHead {
   }
 };
 
-// Decoding is as fast as memory is read, so rows are asked for this many before their turn.
+// Decoding is as fast as memory is read. Rows are prefetched this many ahead of their use.
 constexpr int64_t rows_ahead = 32;
 
-// At row j of `count`: asks for the row needed soon, past the last for one of those that are read `next`.
+// At row j of `count`: prefetches the row `rows_ahead` further on. Past the last, that is one of `next`.
 template <class E>
 GMA_INLINE void prefetch_ahead(MatrixRows<E> rows, int64_t j, int64_t count, MatrixRows<E> next, int64_t columns) {
   const int64_t ahead = j + rows_ahead;

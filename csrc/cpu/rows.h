@@ -1,4 +1,4 @@
-// What a kernel knows about its query rows: where they look, and which weights dropout keeps.
+// Query rows as the kernels see them: their prior, the keys they may use, the weights that dropout keeps.
 #pragma once
 
 #include "../philox.h"
@@ -15,12 +15,12 @@ namespace GMA_SIMD_LEVEL {
 // queries and gradients of contexts are packed into rows of a tile
 static_assert(max_head_size <= tile_columns);
 
-// whole vectors that hold one number for each row of a group
+// The lanes of the whole vectors that hold one number for each row of a group.
 template <class T>
 constexpr int group_lanes = int(whole_vectors<T>(group_rows));
 
-// Whether products may write rows of so many columns to the caller's memory: it is of the type they compute in, and no
-// vector ends past a row.
+// Whether matrix products may write rows of so many columns straight to the caller's memory: its elements are of the
+// type of the arithmetic, and whole vectors fit a row.
 template <class E>
 GMA_INLINE bool writes_in_place(int64_t columns) {
   return std::is_same_v<E, Arithmetic<E>> && columns % lanes<Arithmetic<E>> == 0;
@@ -46,8 +46,8 @@ GMA_INLINE Row<T> make_row(const ForwardParams& p, int64_t b, int64_t h, int64_t
   return {make_row_prior(*row_of<T>(p.center, b, h, i), *row_of<T>(p.width, b, h, i), visible), visible};
 }
 
-// Rows first_row .. first_row + count of a head. `made` tells which ones `rows` holds already; a thread that goes from
-// one head of a sentence to the next often finds them there. It is 0 before a thread's first task.
+// Makes rows first_row .. first_row + count of a head, unless `rows` holds them already: the heads of a sentence often
+// share their rows. `made` identifies those that `rows` holds, and is 0 before a thread's first task.
 template <class T>
 GMA_INLINE void make_rows(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t count, int64_t& made,
                           Row<T>* rows) {
@@ -79,15 +79,16 @@ void keep_factors(const ForwardParams& p, int64_t b, int64_t h, int64_t i, int64
   constexpr int n = lanes<uint64_t>;
   const T keep = T(p.keep_scale);
   for (int64_t j = 0; j < count; j += 4 * n) {
-    Vector<uint64_t> words[4] = {count_up<uint64_t>() + uint64_t((first_key + j) >> 2), broadcast<uint64_t>(uint64_t(i)),
-                                 broadcast<uint64_t>(uint64_t(b * p.heads + h)), Vector<uint64_t>{}};
+    Vector<uint64_t> words[4] = {count_up<uint64_t>() + uint64_t((first_key + j) >> 2),
+                                 broadcast<uint64_t>(uint64_t(i)), broadcast<uint64_t>(uint64_t(b * p.heads + h)),
+                                 Vector<uint64_t>{}};
     philox(words, p.seed);
     for (int lane = 0; lane < n; ++lane)
       for (int word = 0; word < 4; ++word) to[j + 4 * lane + word] = words[word][lane] >= p.drop_below ? keep : T(0);
   }
 }
 
-// Calls body(std::integral_constant<PriorKind, kind>) for the kind known only now.
+// Calls body with the kind as a compile-time constant, a std::integral_constant<PriorKind, kind>.
 template <class Body>
 GMA_INLINE void with_prior(PriorKind kind, Body body) {
   switch (kind) {
@@ -103,15 +104,16 @@ GMA_INLINE void with_flag(bool flag, Body body) {
   flag ? body(std::true_type()) : body(std::false_type());
 }
 
-// Runs task(index, arena) for every index; below this much arithmetic waking threads costs more than it gains.
+// Runs task(index, arena) for every index; with little arithmetic on the calling thread alone, because waking others
+// would cost more than it gains.
 template <class Task>
 void for_each_task(const Parallel& parallel, int64_t tasks, double operations, int64_t scratch_bytes,
                    const Task& task) {
   const Parallel alone{1, nullptr};
   run_tasks(operations < 2e6 ? alone : parallel, tasks, scratch_bytes,
             [](const void* state, int64_t index, void* scratch) {
-              (*static_cast<const Task*>(state))(index, Arena{reinterpret_cast<uintptr_t>(scratch)});
-            }, &task);
+    (*static_cast<const Task*>(state))(index, Arena{reinterpret_cast<uintptr_t>(scratch)});
+  }, &task);
 }
 
 }  // namespace GMA_SIMD_LEVEL

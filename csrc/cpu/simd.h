@@ -121,8 +121,7 @@ GMA_INLINE Words narrow(Vector<float> x, Half) {
   const Vector<uint32_t> magnitude = bits & 0x7fffffffu;
   const Vector<uint32_t> normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   // below 2^-14 the rounding is left to a float addition with a unit of 2^-24
-  const Vector<uint32_t> denormal =
-      bit_cast<Vector<uint32_t>>(bit_cast<Vector<float>>(magnitude) + 0.5f) - 0x3f000000u;
+  const Vector<uint32_t> denormal = bit_cast<Vector<uint32_t>>(bit_cast<Vector<float>>(magnitude) + 0.5f) - 0x3f000000u;
   Vector<uint32_t> result = magnitude < 0x38800000u ? denormal : normal;
   result = magnitude >= 0x47800000u ? (0x7c00u + Vector<uint32_t>{}) : result;
   result = magnitude > 0x7f800000u ? (0x7e00u + Vector<uint32_t>{}) : result;
@@ -180,8 +179,7 @@ GMA_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b, std::index_sequence<la
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, int(lane / 2 + upper * (n / 2) + lane % 2 * n)...);
 #else
-  return __builtin_shuffle(
-      a, b, BitsVector<T>{typename Bits<T>::type(lane / 2 + upper * (n / 2) + lane % 2 * n)...});
+  return __builtin_shuffle(a, b, BitsVector<T>{typename Bits<T>::type(lane / 2 + upper * (n / 2) + lane % 2 * n)...});
 #endif
 }
 template <class T, int upper>
@@ -231,7 +229,9 @@ GMA_INLINE Vector<T> rotate(Vector<T> x, std::index_sequence<lane...>) {
 template <class T, int distance = lanes<T> / 2, class Combine>
 GMA_INLINE T combine_lanes(Vector<T> x, Combine combine) {
   if constexpr (distance == 0) return x[0];
-  else return combine_lanes<T, distance / 2>(combine(x, rotate<distance, T>(x, std::make_index_sequence<lanes<T>>())), combine);
+  else
+    return combine_lanes<T, distance / 2>(combine(x, rotate<distance, T>(x, std::make_index_sequence<lanes<T>>())),
+                                          combine);
 }
 
 template <class T>

@@ -52,7 +52,7 @@ struct SoftmaxTotals {
 };
 
 // s.weights[visible] = exp(logit - maximum) of one row, 0 to the end of the last vector; visible > 0.
-// `next` is what will be read after the keys.
+// `next`: the rows that will be read after the keys.
 template <class E, class T>
 SoftmaxTotals<T> row_weights(const ForwardParams& p, int64_t b, int64_t h, int64_t i, const Row<T>& row,
                              MatrixRows<E> next, const WeightsScratch<T>& s) {

@@ -1,7 +1,7 @@
-// The native operators' way through autograd, with no Python on it: what gma_kernels/ops.py does for every backend, in C++.
+// Autograd for the native operators: what gma_kernels/ops.py does in Python for every backend, in C++ for short calls.
 //
 // It needs more of torch than the stable ABI has, so it is a library of its own, loaded only into the version of torch
-// it was built with. Anywhere else the way in Python serves.
+// it was built with. Any other version uses ops.py.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -41,7 +41,7 @@ auto call_below_autograd(const Operator& op, const Arguments&... arguments) {
   return op.call(arguments...);
 }
 
-// Forward-mode derivatives come to a node, too, which refuses them: past it they would vanish silently.
+// Forward-mode derivatives also go to a node, which refuses them: past it they would vanish silently.
 bool is_differentiated(const Tensor& x) {
   return (at::GradMode::is_enabled() && x.requires_grad()) || x._fw_grad(/*level=*/0).defined();
 }
@@ -57,8 +57,9 @@ struct AttentionBackward : torch::autograd::Function<AttentionBackward> {
   }
 
   static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK(false, "gma_kernels: backend 'native' has no double backward; pass backend='reference', which can be "
-                       "differentiated any number of times");
+    TORCH_CHECK(false,
+                "gma_kernels: backend 'native' has no double backward; pass backend='reference', which can be "
+                "differentiated any number of times");
   }
 };
 
@@ -80,10 +81,9 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list forward(AutogradContext* node, const Tensor& query, const Tensor& key, const Tensor& value,
                                const Tensor& center, const Tensor& width, const Tensor& visible,
                                const OptionalTensor& seed, int64_t prior, double scale, double dropout_p) {
-    auto [context, logsumexp] = call_below_autograd(forward_operator(), query, key, value, center, width, visible,
-                                                    seed, prior, scale, dropout_p);
-    node->save_for_backward(
-        {query, key, value, center, width, visible, seed.value_or(Tensor()), context, logsumexp});
+    auto [context, logsumexp] = call_below_autograd(forward_operator(), query, key, value, center, width, visible, seed,
+                                                    prior, scale, dropout_p);
+    node->save_for_backward({query, key, value, center, width, visible, seed.value_or(Tensor()), context, logsumexp});
     node->mark_non_differentiable({logsumexp});
     node->saved_data["prior"] = prior;
     node->saved_data["scale"] = scale;
@@ -94,11 +94,11 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const variable_list saved = node->get_saved_variables();
     const OptionalTensor seed = saved[6].defined() ? OptionalTensor(saved[6]) : std::nullopt;
-    // by the dispatcher: whoever wants the graph of these gradients is refused when it is differentiated
-    auto [q, k, v, c, w] = backward_operator().call(
-        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], seed, saved[7], saved[8],
-        node->saved_data["prior"].toInt(), node->saved_data["scale"].toDouble(),
-        node->saved_data["dropout_p"].toDouble());
+    // through the dispatcher: its node refuses to differentiate these gradients again
+    auto [q, k, v, c, w] =
+        backward_operator().call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], seed, saved[7],
+                                 saved[8], node->saved_data["prior"].toInt(), node->saved_data["scale"].toDouble(),
+                                 node->saved_data["dropout_p"].toDouble());
     const Tensor none;
     return {q, k, v, c, w, none, none, none, none, none};
   }

@@ -18,7 +18,7 @@ namespace {
 
 using namespace gma::binding;
 
-// 0 if that is more than can be counted
+// 0 on overflow
 size_t dense_bytes(Sizes sizes, int32_t dtype_code) {
   size_t bytes = aoti_torch_dtype_element_size(dtype_code);
   for (const int64_t size : sizes)
@@ -26,7 +26,7 @@ size_t dense_bytes(Sizes sizes, int32_t dtype_code) {
   return bytes;
 }
 
-// Dense, big ones in a block of the pool.
+// An uninitialised dense tensor; the memory of a big one comes from the pool.
 Tensor empty_pooled(const Device& device, Sizes sizes, Sizes strides, Dtype dtype) {
   const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const size_t bytes = torch_from_blob != nullptr ? dense_bytes(sizes, code) : 0;
@@ -34,16 +34,15 @@ Tensor empty_pooled(const Device& device, Sizes sizes, Sizes strides, Dtype dtyp
   if (block == nullptr) return empty_strided(device, sizes, strides, dtype);
   const auto give_back = [](void* data, void* bytes) { gma::give_block(data, reinterpret_cast<size_t>(bytes)); };
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_from_blob(block, static_cast<int64_t>(sizes.size()), sizes.begin(),
-                                                strides.begin(), 0, code, device.type, -1, &handle,
-                                                aoti_torch_layout_strided(), nullptr, 0, give_back,
-                                                reinterpret_cast<void*>(bytes)));
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_from_blob(block, static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), 0, code, device.type,
+                      -1, &handle, aoti_torch_layout_strided(), nullptr, 0, give_back, reinterpret_cast<void*>(bytes)));
   return Tensor(handle);
 }
 
 Device cpu() { return {aoti_torch_device_type_cpu(), 0, empty_pooled}; }
 
-// the caller's worker threads do not survive fork(): a child computes alone
+// worker threads do not survive fork(): a child computes on its only thread
 std::atomic<bool> is_forked{false};
 const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 
@@ -74,7 +73,7 @@ std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value
   return outputs;
 }
 
-// computes rows anew: the context is only checked
+// the kernel recomputes rows: the context is only checked
 Gradients native_backward(Tensor grad_context, Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
                           Tensor visible, std::optional<Tensor> seed, Tensor context, Tensor logsumexp, int64_t prior,
                           double scale, double dropout_p) {

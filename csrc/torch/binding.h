@@ -1,5 +1,5 @@
-// Tensors to params: what the bindings of all devices check, describe and allocate in the same way. Torch's stable
-// ABI only.
+// From tensors to params: the checks, views and allocations that the bindings of all devices share. Torch's stable ABI
+// only.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -25,7 +25,7 @@ using torch::stable::Tensor;
 using Dtype = torch::headeronly::ScalarType;
 using Sizes = std::initializer_list<int64_t>;
 
-// Where a call's tensors are, and how its outputs are made there.
+// The device of a call's tensors, and how outputs are allocated on it.
 struct Device {
   int32_t type, index;
   Tensor (*empty)(const Device& device, Sizes sizes, Sizes strides, Dtype dtype);
@@ -102,7 +102,7 @@ inline ScalarType scalar_type(Dtype dtype) {
   }
 }
 
-// all that the weights depend on
+// Fills in everything the weights depend on.
 inline void describe_rows(const Tensor& query, const Tensor& key, const Tensor& center, const Tensor& width,
                           const Tensor& visible, int64_t prior, double scale, const Device& device, ForwardParams& p) {
   require(query.dim() == 4, "query has ", query.dim(), " dimensions; expected [B, H, T, D]");
@@ -129,7 +129,7 @@ inline void describe_rows(const Tensor& query, const Tensor& key, const Tensor& 
   p.visible = row_view<const int32_t>("visible", visible, device, Dtype::Int, p);
 }
 
-// The seed itself is left to the caller, which knows where it may be read.
+// Fills in value and dropout, but for the seed: only the caller knows where that may be read.
 inline void describe_values(const Tensor& value, Dtype dtype, const std::optional<Tensor>& seed, double dropout_p,
                             const Device& device, ForwardParams& p) {
   require(value.dim() == 4, "value has ", value.dim(), " dimensions; expected [B, H, S, Dv]");
@@ -145,15 +145,15 @@ inline void describe_values(const Tensor& value, Dtype dtype, const std::optiona
   p.keep_scale = 1 / (1 - dropout_p);
 }
 
-// The C call, because a decoding step feels the dispatcher's search for an operator by name.
+// In C: the dispatcher would look the operator up by name, which a decoding step feels.
 inline Tensor empty_strided(const Device& device, Sizes sizes, Sizes strides, Dtype dtype) {
   const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   AtenTensorHandle handle;
   // torch's own message does not come through its stable ABI before 2.13
   if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), code, device.type,
                                device.index, &handle) != 0)
-    throw std::runtime_error("torch could not allocate a tensor of shape " +
-                             shape_text({sizes.begin(), sizes.size()}) + "; out of memory?");
+    throw std::runtime_error("torch could not allocate a tensor of shape " + shape_text({sizes.begin(), sizes.size()}) +
+                             "; out of memory?");
   return Tensor(handle);
 }
 
@@ -175,8 +175,8 @@ inline std::tuple<Tensor, Tensor> empty_forward(const Device& device, Dtype dtyp
   return {context, logsumexp};
 }
 
-// What the forward gave, and the gradient of its context, replaced by a copy where need be: autograd hands over
-// expanded and transposed ones. The context is part of the schema all backends share, and only checked.
+// Fills in the results of the forward and the gradient of its context. Autograd passes expanded and transposed
+// gradients: those are replaced by a copy. The context is in the schema that all backends share, and only checked.
 inline void describe_results(const Tensor& context, const Tensor& logsumexp, Tensor& grad_context, Dtype dtype,
                              const Device& device, BackwardParams& p) {
   const Sizes sizes = {p.batches, p.heads, p.rows, p.value_size};

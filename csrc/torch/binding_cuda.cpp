@@ -21,7 +21,7 @@ void require_success(const std::string& error) {
 class OnDevice {
  public:
   explicit OnDevice(const Tensor& query) : index_(cuda_index(query)), guard_(index_) {
-    // torch has a CUDA runtime of its own; ours is told, too
+    // torch has a CUDA runtime of its own, and ours must use the same device
     require_success(gma::cuda::use_device(index_));
   }
 
@@ -51,7 +51,7 @@ class OnDevice {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
-// torch's allocator gives this memory to nobody else before the stream is done with it
+// torch's allocator reuses this memory only after the stream's work with it
 Tensor empty_bytes(const Device& device, size_t bytes) {
   return empty_strided(device, {static_cast<int64_t>(bytes)}, {1}, Dtype::Byte);
 }

@@ -1,6 +1,5 @@
 // The Python module gma_kernels._C: facts about the build, the choice of SIMD level, what the pool keeps, the CUDA
-// devices. No tensors.
-// Importing it loads the library, which registers the operators.
+// devices. No tensors. Importing it loads the library, which registers the operators' kernels.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

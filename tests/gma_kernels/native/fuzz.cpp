@@ -29,9 +29,7 @@ int64_t pick(int64_t low, int64_t high) { return std::uniform_int_distribution<i
 bool chance(double p) { return std::bernoulli_distribution(p)(random_engine); }
 double normal() { return std::normal_distribution<double>()(random_engine); }
 
-int64_t bytes_of(ScalarType type) {
-  return type == ScalarType::float64 ? 8 : type == ScalarType::float32 ? 4 : 2;
-}
+int64_t bytes_of(ScalarType type) { return type == ScalarType::float64 ? 8 : type == ScalarType::float32 ? 4 : 2; }
 
 double epsilon_of(ScalarType type) {
   switch (type) {
@@ -132,9 +130,8 @@ struct Buffer {
 
   bool surroundings_intact() {
     vector<unsigned char> copy = bytes;
-    for_each([&](auto... index) {
-      std::memset(copy.data() + (at(index...) - bytes.data()), 0xff, size_t(bytes_of(type)));
-    });
+    for_each(
+        [&](auto... index) { std::memset(copy.data() + (at(index...) - bytes.data()), 0xff, size_t(bytes_of(type))); });
     for (unsigned char byte : copy)
       if (byte != 0xff) return false;
     return true;
@@ -233,8 +230,9 @@ struct Case {
     for (size_t i = 0; i < 4; ++i)
       inputs[i].for_each([&](auto... at) { write_element(inputs[i].at(at...), type, normal()); });
     fill_rows();
-    const int64_t shapes[][4] = {{B, H, T, Dv}, {B, H, T, 1}, {B, H, T, S}, {B, H, T, D}, {B, H, S, D}, {B, H, S, Dv},
-                                 {B, center_heads, T, 1}, {B, width_heads, T, 1}};
+    const int64_t shapes[][4] = {
+        {B, H, T, Dv},           {B, H, T, 1},          {B, H, T, S}, {B, H, T, D}, {B, H, S, D}, {B, H, S, Dv},
+        {B, center_heads, T, 1}, {B, width_heads, T, 1}};
     for (int i = 0; i < 8; ++i) {
       const int64_t* n = shapes[i];
       const ScalarType element = i == 1 || i >= 6 ? row_type : type;
@@ -295,7 +293,8 @@ struct Case {
         for (int64_t i = 0; i < T; ++i) expect_row(b, h, i);
     for (size_t k = 0; k < expected.size(); ++k)
       for (size_t i = 0; i < expected[k].value.size(); ++i)
-        expected[k].slack[i] += 2 * epsilon_of(outputs[k].type) * std::fabs(expected[k].value[i]) + 1e-7 * (bytes_of(outputs[k].type) == 2);
+        expected[k].slack[i] +=
+            2 * epsilon_of(outputs[k].type) * std::fabs(expected[k].value[i]) + 1e-7 * (bytes_of(outputs[k].type) == 2);
   }
 
   // Magnitudes follow each value through the same sums, with absolute values.
@@ -332,7 +331,8 @@ struct Case {
       const size_t at = size_t(j);
       weight[at] /= sum;
       if (p.drop_below > 0)
-        keep[at] = philox_word(p.seed, uint32_t(j), uint32_t(i), uint32_t(b * H + h)) >= p.drop_below ? p.keep_scale : 0;
+        keep[at] =
+            philox_word(p.seed, uint32_t(j), uint32_t(i), uint32_t(b * H + h)) >= p.drop_below ? p.keep_scale : 0;
       for (int64_t c = 0; c < Dv; ++c) {
         const double product = keep[at] * inputs[3].get(b, h, i, c) * inputs[2].get(b, h, j, c);
         grad[at] += product, grad_size[at] += std::fabs(product);
@@ -383,8 +383,8 @@ struct Case {
 
   // an empty string when all is well
   std::string problem() {
-    static const char* names[] = {"context", "logsumexp", "weights", "grad_query", "grad_key", "grad_value",
-                                  "grad_center", "grad_width"};
+    static const char* names[] = {"context",  "logsumexp",  "weights",     "grad_query",
+                                  "grad_key", "grad_value", "grad_center", "grad_width"};
     std::string text;
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (!outputs[k].surroundings_intact()) return std::string("wrote around ") + names[k];
@@ -430,8 +430,8 @@ bool rejects_bad_values() {
   };
   return message(-2, 1) == "visible[b=0, h=0, i=1] is -2; expected 0 or more" &&
          message(1, 1) == "width[b=0, h=0, i=1] is -1; expected a finite positive number where visible > 0" &&
-         (width[1] = 1, message(1, std::nanf("")) ==
-                            "center[b=0, h=0, i=1] is nan; expected a finite number where visible > 0") &&
+         (width[1] = 1,
+          message(1, std::nanf("")) == "center[b=0, h=0, i=1] is nan; expected a finite number where visible > 0") &&
          message(0, std::nanf("")).empty();
 }
 
