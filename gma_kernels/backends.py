@@ -125,7 +125,7 @@ def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 # what torch.compiler.assume_constant_result does, which would import the whole compiler and double our import time
-choose_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]
+choose_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch looks for it on functions
 
 
 def _serves_device(status: BackendStatus, device: torch.device) -> bool:

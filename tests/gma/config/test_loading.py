@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import subprocess
 import sys
 from typing import Literal, get_args, get_origin
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gma_kernels
 from gma.attention import alignment
 from gma.cli import app, options
 from gma.config import AttentionSettings, Config, ConfigError, load, load_arguments, recipes
@@ -477,29 +475,6 @@ def test_the_command_shows_every_key_with_its_origin(capsys, monkeypatch):
     assert ["training.seed", "7", "command line"] in rows
     assert ["model.width", "128", "preset tiny"] in rows
     assert {row[0] for row in rows if row} == SHOWN
-
-
-def test_a_command_imports_no_more_than_it_needs():
-    """Not even when it ends, where the errors that are expected are sorted from the others."""
-    program = "import sys\nfrom gma.cli import main\ntry:\n    main()\nfinally:\n    print(sorted(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", program, "info"], capture_output=True, text=True, check=True)
-    assert "'gma.cli'" in run.stdout
-    assert "'gma.evaluation.evaluate'" not in run.stdout
-    assert "'matplotlib'" not in run.stdout
-
-
-def test_an_unavailable_backend_is_refused_without_a_traceback(capsys, monkeypatch):
-    def refuse():
-        raise gma_kernels.BackendUnavailable("no such kernels here")
-
-    monkeypatch.setattr(app, "app", refuse)
-    assert run_command(monkeypatch) == 2
-    assert capsys.readouterr().err == "no such kernels here\n"
-
-
-def test_the_command_refuses_without_a_traceback(capsys, monkeypatch):
-    assert run_command(monkeypatch, "config", "training.sed=7") == 2
-    assert capsys.readouterr().err.startswith("training.sed = 7 (command line): there is no such key (did you mean")
 
 
 def test_a_path_with_an_equals_sign_is_no_override(tmp_path):
