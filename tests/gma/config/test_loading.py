@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gma_kernels
 from gma.attention import alignment
 from gma.cli import app, options
 from gma.config import AttentionSettings, Config, ConfigError, load, load_arguments, recipes
