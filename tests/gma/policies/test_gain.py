@@ -8,7 +8,7 @@ import torch
 from gma.attention.memory import Projections
 from gma.config.settings import AttentionSettings
 from gma.policies import GainCrossAttention, LatencyError, Source
-from gma.text.tokenizer import EOS, PAD
+from gma.text.vocabulary import EOS, PAD
 from tests.support.small_models import small_model
 
 WIDTH, HEADS = 16, 2
