@@ -35,7 +35,8 @@ AUTOGRAD = Path("csrc/torch/autograd.cpp")
 # one unit per SIMD level, chosen from at run time; nothing else may use these flags, or it would die on older CPUs
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 AVX2 = ["-mavx2", "-mfma"]
-LEVEL_FLAGS = {"avx2": AVX2, "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]} if IS_X86 else {}
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+LEVEL_FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": [*AVX512, "-mavx512vnni"]} if IS_X86 else {}
 
 NVCC_FLAGS = ["-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden"]
 CAPABILITIES = ("8.0", "9.0", "10.0", "12.0")

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "cpu/pool.h"
+#include "threads.h"
 
 // Part of torch's stable ABI from 2.11 on. Weak: with 2.10 it is null.
 extern "C" __attribute__((weak, visibility("default"))) AOTITorchError torch_from_blob(
@@ -46,7 +47,9 @@ Device cpu() { return {aoti_torch_device_type_cpu(), 0, empty_pooled}; }
 std::atomic<bool> is_forked{false};
 const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 
-gma::Parallel torch_threads() {
+}  // namespace
+
+gma::Parallel gma::torch_threads() {
   const auto run = [](int workers, void (*work)(void*), void* state) {
     torch::stable::parallel_for(0, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) work(state);
@@ -54,6 +57,8 @@ gma::Parallel torch_threads() {
   };
   return {is_forked ? 1 : static_cast<int>(torch::stable::get_num_threads()), run};
 }
+
+namespace {
 
 void read_seed(const std::optional<Tensor>& seed, gma::ForwardParams& p) {
   if (p.drop_below > 0) p.seed = static_cast<uint64_t>(*seed->const_data_ptr<int64_t>());
@@ -69,7 +74,7 @@ std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value
   describe_values(value, dtype, seed, dropout_p, device, p);
   read_seed(seed, p);
   auto outputs = empty_forward(device, dtype, p);
-  gma::forward(p, torch_threads());
+  gma::forward(p, gma::torch_threads());
   return outputs;
 }
 
@@ -85,7 +90,7 @@ Gradients native_backward(Tensor grad_context, Tensor query, Tensor key, Tensor 
   read_seed(seed, p);
   describe_results(context, logsumexp, grad_context, dtype, device, p);
   Gradients gradients = empty_backward(device, dtype, center.size(1), width.size(1), p);
-  gma::backward(p, torch_threads());
+  gma::backward(p, gma::torch_threads());
   return gradients;
 }
 
@@ -95,7 +100,7 @@ Tensor native_weights(Tensor query, Tensor key, Tensor center, Tensor width, Ten
   const Device device = cpu();
   describe_rows(query, key, center, width, visible, prior, scale, device, p);
   Tensor weights = empty_weights(device, query.scalar_type(), p);
-  gma::attention_weights(p, weights.data_ptr(), torch_threads());
+  gma::attention_weights(p, weights.data_ptr(), gma::torch_threads());
   return weights;
 }
 

@@ -15,8 +15,12 @@
 #define GMA_BUILD_FLAGS ""
 #endif
 
+// in engine.cpp
+void bind_engine(pybind11::module_& module);
+
 PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
+  bind_engine(module);
   module.def("build_facts", [] {
     py::dict facts;
 #if defined(__clang__)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gma.decoding.batch import Scores, SearchableBatch
+from gma.decoding.engine import open_searchable_batch
 from gma.decoding.greedy import portions
 from gma.decoding.hypothesis import Hypothesis, length_limit
-from gma.decoding.incremental import IncrementalBatch, Scores
 from gma.model.transformer import Transformer
 from gma.text.vocabulary import EOS
 
@@ -49,7 +50,7 @@ def search(
         while indices:
             begun = time.perf_counter()
             indices, chosen = indices[:-room], indices[-room:]
-            batch = IncrementalBatch(model)
+            batch = open_searchable_batch(model)
             batch.reserve(width * len(chosen))
             opened = {batch.open(delta): index for index in chosen}
             batch.push({slot: sources[index] for slot, index in opened.items()})
@@ -63,7 +64,7 @@ def search(
 
 
 @torch.no_grad()
-def complete(batch: IncrementalBatch, begun: Mapping[int, Hypothesis], width: int) -> dict[int, Hypothesis]:
+def complete(batch: SearchableBatch, begun: Mapping[int, Hypothesis], width: int) -> dict[int, Hypothesis]:
     """The best ends of translations that have been begun in some slots, by slot. Their sources have ended.
 
     The slots stay open, for the caller to close.
@@ -99,7 +100,7 @@ class Beam:
     the largest mean log-probability.
     """
 
-    def __init__(self, batch: IncrementalBatch, slot: int, hypothesis: Hypothesis, width: int):
+    def __init__(self, batch: SearchableBatch, slot: int, hypothesis: Hypothesis, width: int):
         self._batch, self._origin, self._width = batch, slot, width
         self._begun = len(hypothesis.needed)  # steps before the search are the same for all
         self._live = {slot: Live(0.0, hypothesis)}

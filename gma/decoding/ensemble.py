@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 
 from gma.decoding import beam
-from gma.decoding.batch import open_batch
 from gma.decoding.course import Course
+from gma.decoding.engine import open_batch
 from gma.model.transformer import Transformer
 from gma.text.vocabulary import EOS
 
@@ -42,8 +42,7 @@ class Ensemble:
         self._search([course for course in courses if course.finished and not course.forced and course.beam > 1])
         going = {course.slot: course for course in courses if course.slot is not None}
         while (scores := self.batch.advance(going)) is not None:
-            best = scores.logits.argmax(dim=1).tolist()
-            rows = zip(scores.slots, best, scores.needed, scores.positions, scores.widths)
+            rows = zip(scores.slots, scores.best, scores.needed, scores.positions, scores.widths)
             tokens = [going[slot].choose(*row) for slot, *row in rows]
             self.batch.write(scores.slots, tokens)
             for slot, token in zip(scores.slots, tokens):

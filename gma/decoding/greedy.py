@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gma.decoding.batch import open_batch
+from gma.decoding.batch import Batch
+from gma.decoding.engine import open_batch
 from gma.decoding.hypothesis import Hypothesis
-from gma.decoding.incremental import IncrementalBatch
 from gma.model.transformer import Transformer
 from gma.text.vocabulary import EOS
 
@@ -53,7 +53,7 @@ def portions(lengths: Sequence[int], slots: int) -> Iterator[tuple[list[int], in
 
 
 def _translate(
-    batch: IncrementalBatch,
+    batch: Batch,
     queue: list[int],
     sources: Sequence[Sequence[int]],
     hypotheses: list[Hypothesis],
@@ -75,7 +75,7 @@ def _translate(
             begun |= dict.fromkeys(opened, now)
         scores = batch.advance()
         assert scores is not None, "a source that has ended never waits"
-        tokens = scores.logits.argmax(dim=1).tolist()
+        tokens = list(scores.best)
         now = time.perf_counter()
         for step, slot in enumerate(scores.slots):
             hypothesis = hypotheses[at_work[slot]]

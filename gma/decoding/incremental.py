@@ -1,23 +1,23 @@
-"""Decoding many sentences together, one target token at a time, each with as much of its source as has arrived."""
+"""The batch in PyTorch: on every device, in every dtype, for every policy; and what the native one is compared with."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gma.attention.alignment import Alignment
+from gma.attention.alignment import Alignment, without_prior
 from gma.attention.key_value_cache import KeyValueCache
 from gma.attention.memory import CachedRows, Past
+from gma.attention.self_attention import causal
+from gma.decoding.batch import UNKNOWN_LENGTH, SearchableBatch
 from gma.model.transformer import Front, Transformer
 from gma.policies import Source
 from gma.text.padding import padded
 from gma.text.vocabulary import BOS, EOS
 
-# stands for the length of a source that has not ended: more than any row can need, and exact in int32
-UNKNOWN_LENGTH = 2**30
 NOWHERE = -1
 # of a slot that no row has aligned yet, in the order of Alignment's fields
 UNALIGNED = (1.0, 1.0, 0, math.nan)
@@ -46,30 +46,21 @@ class Sentence:
         return self.arrived if self.ended else UNKNOWN_LENGTH
 
 
-class Scores(NamedTuple):
-    """What `advance` has found for the slots that came through the decoder."""
-
+class TorchScores(NamedTuple):
     slots: list[int]
     logits: Tensor  # [n, V]
-    needed: list[int]  # source tokens used by the furthest layer
-    positions: list[list[float]]  # [n][layers], aligned positions (1-based) of the furthest head
-    widths: list[list[float]]  # [n][layers], of the prior of that head
+    needed: list[int]
+    positions: list[list[float]]
+    widths: list[list[float]]
+
+    @property
+    def best(self) -> list[int]:
+        return self.logits.argmax(dim=1).tolist()
 
 
-class IncrementalBatch:
-    """Slots for sentences that begin, wait, go on and end independently of one another.
-
-    A token stops at the first decoder layer that needs source which has not arrived, and goes on from there later:
-    nothing is computed twice. `advance` runs all slots that can go on, together, and leaves the
-    choice of the token to the caller, who answers with `write`.
-    """
-
-    can_fork: ClassVar[bool] = True  # whether there is something to search once the source has ended
-
+class IncrementalBatch(SearchableBatch):
     def __init__(self, model: Transformer):
-        if model.training:
-            raise ValueError("the model is in training mode; expected model.eval(): dropout has no place in decoding")
-        self.model = model
+        super().__init__(model)
         self.sentences: dict[int, Sentence] = {}
         self._forget_everything()
 
@@ -91,8 +82,11 @@ class IncrementalBatch:
         # what the waiting rows went on from, [N, 1 or H, 1] of every layer: with another latency they start again
         self._origins: list[Tensor | None] = [None] * len(self.model.decoder.layers)
 
+    @property
+    def slots(self) -> list[int]:
+        return sorted(self.sentences)
+
     def open(self, delta: float | None = None) -> int:
-        """Begin a sentence; returns its slot."""
         latency = self.model.latency(delta)
         slot = next(slot for slot in range(len(self.sentences) + 1) if slot not in self.sentences)
         self.reserve(slot + 1)
@@ -120,7 +114,6 @@ class IncrementalBatch:
         sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
 
     def close(self, slot: int) -> None:
-        """End a sentence and free its slot; with the last one goes all memory, with a long one most of what it took."""
         del self.sentences[slot]
         if not self.sentences:
             self._forget_everything()
@@ -134,7 +127,6 @@ class IncrementalBatch:
             cache.give_back(written)
 
     def fork(self, slot: int) -> int:
-        """Begin a second translation of a sentence, with the same past; returns its slot."""
         fork = self.open()
         self.sentences[fork] = replace(self.sentences[slot])
         source, target = self._tensor([slot]), self._tensor([fork])
@@ -146,7 +138,6 @@ class IncrementalBatch:
         return fork
 
     def copy(self, origins: Mapping[int, int]) -> None:
-        """Let slots (the keys) go on from the past of other slots: translations of one sentence, of one length."""
         if not origins:
             return
         source, target = self._tensor(list(origins.values())), self._tensor(list(origins))
@@ -158,7 +149,6 @@ class IncrementalBatch:
         ]
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many sentences at a time."""
         if slots <= self._slots:
             return
         self._slots = max(slots, 2 * self._slots)
@@ -169,11 +159,7 @@ class IncrementalBatch:
         ]
 
     @torch.no_grad()
-    def push(self, tokens: Mapping[int, Sequence[int]]) -> Tensor | None:
-        """Give slots more source, all in one pass of the encoder. The end-of-sentence token ends a source.
-
-        Returns the encoder's states, [n, T, E], of those that were given something, in ascending order.
-        """
+    def push(self, tokens: Mapping[int, Sequence[int]], *, wanted: bool = False) -> dict[int, Tensor]:
         for slot, new in tokens.items():
             if self.sentences[slot].ended:
                 raise ValueError(f"slot {slot} was given {len(new)} tokens after the end of its source")
@@ -181,7 +167,7 @@ class IncrementalBatch:
             tokens = self._complete_sources(tokens)
         slots = sorted(slot for slot, new in tokens.items() if new)
         if not slots:
-            return None
+            return {}
         sentences = [self.sentences[slot] for slot in slots]
         lengths = [len(tokens[slot]) for slot in slots]
         longest = max(lengths)
@@ -200,7 +186,7 @@ class IncrementalBatch:
         for slot, sentence in zip(slots, sentences):
             sentence.arrived += len(tokens[slot])
             sentence.ended = tokens[slot][-1] == EOS
-        return states
+        return {slot: row[:length] for slot, row, length in zip(slots, states, lengths)} if wanted else {}
 
     def _complete_sources(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
         """A bidirectional encoder reads a source when it is complete."""
@@ -210,11 +196,7 @@ class IncrementalBatch:
         return {slot: source for slot, source in sources.items() if source and source[-1] == EOS}
 
     @torch.no_grad()
-    def advance(self, slots: Iterable[int] | None = None) -> Scores | None:
-        """Take every slot, or each of these, as far through the decoder as its source allows.
-
-        Returns the scores of those that came through, or None if none could go on.
-        """
+    def advance(self, slots: Iterable[int] | None = None) -> TorchScores | None:
         slots = sorted(self.sentences if slots is None else slots)
         going = [slot for slot in slots if self.sentences[slot].can_go_on]
         if not going:
@@ -237,10 +219,9 @@ class IncrementalBatch:
         came_through = set(rows.slots)
         self._keep_origins(before, [slot for slot in going if stood[slot] == NOWHERE and slot not in came_through])
         needed = [sentence.furthest for sentence in rows.sentences]
-        return Scores(rows.slots, self.model.project(hidden[:, 0]), needed, *self._places(rows))
+        return TorchScores(rows.slots, self.model.project(hidden[:, 0]), needed, *self._places(rows))
 
     def write(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        """Choose the next tokens of the slots that came through `advance`."""
         for slot, token in zip(slots, tokens):
             sentence = self.sentences[slot]
             sentence.written += 1
@@ -274,6 +255,38 @@ class IncrementalBatch:
     def _is_ready(self, slot: int, layer: int) -> bool:
         sentence = self.sentences[slot]
         return sentence.layer == layer and sentence.can_go_on
+
+    def awaited(self, slot: int) -> int:
+        return self.sentences[slot].needed
+
+    def arrived(self, slot: int) -> int:
+        return self.sentences[slot].arrived
+
+    def take_back(self, slot: int, arrived: int) -> None:
+        sentence = self.sentences[slot]
+        sentence.arrived, sentence.ended = arrived, False
+
+    @torch.no_grad()
+    def force(self, tokens: Mapping[int, Sequence[int]]) -> None:
+        for slot, given in tokens.items():
+            sentence = self.sentences[slot]
+            sentence.written, sentence.token = len(given) - 1, given[-1]
+            sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
+        slots = sorted(slot for slot, given in tokens.items() if len(given) > 1)
+        if not slots:
+            return
+        rows = self._rows(slots)
+        target = padded([tokens[slot][:-1] for slot in slots], rows.index.device)
+        longest = target.shape[1]
+        start = torch.zeros_like(rows.index)
+        # what padding leaves behind is overwritten before it is seen
+        seen = causal(target.shape[0], longest, target.device)
+        heard = rows.arrived.int()[:, None, None].expand(-1, 1, longest)
+        hidden = self.model.decoder.embed.extend(target, start, longest - 1)
+        for index, (layer, own) in enumerate(zip(self.model.decoder.layers, self._self_caches)):
+            own.reserve(self._slots, longest)
+            front = layer.approach(hidden, seen, Past(own, rows.index, start))
+            hidden = layer.attend(front, self._memory(index, rows), without_prior(front.query, heard))
 
     def _embed(self, rows: "Rows") -> Tensor:
         """[n, 1, E]"""

@@ -22,14 +22,15 @@ from pathlib import Path
 
 import torch
 
+from gma.decoding.batch import UNKNOWN_LENGTH, Batch
 from gma.decoding.course import Course, Emission, Heard
 from gma.decoding.ensemble import Ensemble, recovered
 from gma.decoding.greedy import LONG_SOURCE
 from gma.decoding.hypothesis import Hypothesis
-from gma.decoding.incremental import UNKNOWN_LENGTH, IncrementalBatch
 from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import Loaded
+from gma.model.inference import checked_inference
 from gma.text.vocabulary import EOS
 
 __all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTranslator"]
@@ -67,9 +68,17 @@ class StreamingTranslator:
         device: str | torch.device = "cpu",
         *,
         longest: int = LONG_SOURCE,
+        engine: str = "auto",
+        weights: str = "float32",
     ) -> "StreamingTranslator":
-        """The translator in a folder that `gma train` has written, or one that comes with the package, by its name."""
-        return cls(directory.load(directory.find(model), device), longest=longest)
+        """The translator in a folder that `gma train` has written, or one that comes with the package, by its name.
+
+        Args:
+            engine: 'native' or 'torch'; 'auto' for the native one where it can serve.
+            weights: 'float32', 'bfloat16' or 'int8': what the native engine computes with. Files stay as they are.
+        """
+        inference = checked_inference(engine, weights)
+        return cls(directory.load(directory.find(model), device, inference), longest=longest)
 
     def open(self, delta: float | None = None, *, beam: int = 1, written: Sequence[int] = ()) -> "Stream":
         """Begin a sentence.
@@ -102,7 +111,7 @@ class StreamingTranslator:
         return len(self._ensemble.courses)
 
     @property
-    def _batch(self) -> IncrementalBatch:
+    def _batch(self) -> Batch:
         return self._ensemble.batch
 
     def push_many(self, texts: Mapping["Stream", str]) -> dict["Stream", list[Emission]]:
@@ -314,7 +323,7 @@ class Stream:
         with self._translator._exclusively():
             if self._course.slot is None:
                 return 0
-            needed = self._translator._batch.sentences[self._course.slot].needed
+            needed = self._translator._batch.awaited(self._course.slot)
             return math.inf if needed >= UNKNOWN_LENGTH else needed
 
 

@@ -9,16 +9,13 @@ anew, in one pass, so that translating each prefix from scratch gives the same.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from gma.attention.alignment import without_prior
-from gma.attention.memory import Past
-from gma.attention.self_attention import causal
-from gma.decoding.incremental import NOWHERE, IncrementalBatch, Scores
-from gma.model.transformer import Transformer
+from gma.decoding.batch import Batch, Scores, SearchableBatch
 from gma.policies import Segmenter
-from gma.text.padding import padded
 from gma.text.vocabulary import BOS, EOS
 from gma.text.words import source_word_ends
 
@@ -27,36 +24,78 @@ from gma.text.words import source_word_ends
 class Course:
     """How far a sentence has come, beside what the decoder knows of it."""
 
+    threshold: float  # θ
     unread: list[int] = field(default_factory=list)  # source tokens that have arrived after the latest unit
     committed: list[int] = field(default_factory=list)  # target tokens
     writing: bool = False  # a unit is being translated
     ended: bool = False  # the whole source has arrived
+    awaited: int = 0  # source tokens, while none is being written
 
 
-class UnitBatch(IncrementalBatch):
-    """Slots that read until a unit ends, and then write until its translation does.
+class UnitScores(NamedTuple):
+    """Some rows of another batch's scores."""
+
+    scores: Scores
+    rows: list[int]
+    needed: list[int]
+
+    @property
+    def slots(self) -> list[int]:
+        return [self.scores.slots[row] for row in self.rows]
+
+    @property
+    def best(self) -> list[int]:
+        return [self.scores.best[row] for row in self.rows]
+
+    @property
+    def positions(self) -> list[list[float]]:
+        return [self.scores.positions[row] for row in self.rows]
+
+    @property
+    def widths(self) -> list[list[float]]:
+        return [self.scores.widths[row] for row in self.rows]
+
+    @property
+    def logits(self) -> Tensor:
+        return self.scores.logits[self.rows]
+
+
+class UnitBatch(Batch):
+    """Slots that read until a unit ends, and then write until its translation does, in a batch that waits for the end
+    of a source.
 
     A unit's end-of-sentence stands in the source's buffers only until more source takes its place.
     """
 
     can_fork = False
 
-    def __init__(self, model: Transformer, segmenter: Segmenter):
-        super().__init__(model)
-        self._segmenter = segmenter
+    def __init__(self, batch: SearchableBatch, segmenter: Segmenter):
+        super().__init__(batch.model)
+        self._batch, self._segmenter = batch, segmenter
         self._courses: dict[int, Course] = {}
 
+    @property
+    def slots(self) -> list[int]:
+        return self._batch.slots
+
     def open(self, delta: float | None = None) -> int:
-        slot = super().open(delta)
-        self._courses[slot] = Course()
+        slot = self._batch.open(delta)
+        self._courses[slot] = Course(self.model.latency(delta))
         return slot
 
+    def change_latency(self, slot: int, delta: float | None) -> None:
+        self._batch.change_latency(slot, delta)
+        self._courses[slot].threshold = self.model.latency(delta)
+
     def close(self, slot: int) -> None:
-        super().close(slot)
+        self._batch.close(slot)
         del self._courses[slot]
 
-    def push(self, tokens: Mapping[int, Sequence[int]]) -> None:
-        """Give slots more source, to be read by `advance`. The end-of-sentence token ends a source."""
+    def reserve(self, slots: int) -> None:
+        self._batch.reserve(slots)
+
+    def push(self, tokens: Mapping[int, Sequence[int]], *, wanted: bool = False) -> dict[int, Tensor]:
+        """Source to be read by `advance`: nothing is computed before."""
         for slot, new in tokens.items():
             if self._courses[slot].ended:
                 raise ValueError(f"slot {slot} was given {len(new)} tokens after the end of its source")
@@ -64,76 +103,65 @@ class UnitBatch(IncrementalBatch):
             course = self._courses[slot]
             course.unread.extend(new)
             course.ended = EOS in new
+        return {}
 
-    @torch.no_grad()
-    def advance(self, slots: Iterable[int] | None = None) -> Scores | None:
-        slots = sorted(self.sentences if slots is None else slots)
+    def advance(self, slots: Iterable[int] | None = None) -> UnitScores | None:
+        slots = sorted(self._courses if slots is None else slots)
         while True:
             self._read([slot for slot in slots if not self._courses[slot].writing])
-            scores = super().advance([slot for slot in slots if self._courses[slot].writing])
+            scores = self._batch.advance([slot for slot in slots if self._courses[slot].writing])
             if scores is None:
                 return None
-            best = scores.logits.argmax(dim=1).tolist()
+            best = scores.best
             going = [row for row, slot in enumerate(scores.slots) if best[row] != EOS or self._is_last(slot)]
             for slot in {*scores.slots} - {scores.slots[row] for row in going}:
                 self._end_unit(slot)
             if going:
-                return self._scores(scores, going)
+                # a unit's end-of-sentence is no source that was needed
+                needed = [scores.needed[row] - (not self._is_last(scores.slots[row])) for row in going]
+                return UnitScores(scores, going, needed)
 
     def write(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        super().write(slots, tokens)
+        self._batch.write(slots, tokens)
         for slot, token in zip(slots, tokens):
             if token != EOS:
                 self._courses[slot].committed.append(token)
+
+    def awaited(self, slot: int) -> int:
+        course = self._courses[slot]
+        return self._batch.awaited(slot) if course.writing else course.awaited
 
     def _is_last(self, slot: int) -> bool:
         """Whether what is being translated is the whole source."""
         course = self._courses[slot]
         return course.ended and not course.unread
 
-    def _scores(self, scores: Scores, rows: list[int]) -> Scores:
-        """Of some rows; a unit's end-of-sentence is no source that was needed."""
-        slots = [scores.slots[row] for row in rows]
-        return Scores(
-            slots,
-            scores.logits[rows],
-            [scores.needed[row] - (not self._is_last(slot)) for row, slot in zip(rows, slots)],
-            [scores.positions[row] for row in rows],
-            [scores.widths[row] for row in rows],
-        )
-
     def _read(self, slots: list[int]) -> None:
         """Read to the end of the next unit, or of what has arrived; where a unit ends, writing begins."""
         unread = {slot: self._courses[slot].unread for slot in slots if self._courses[slot].unread}
         if not unread:
             return
-        begun = {slot: self.sentences[slot].arrived for slot in unread}
-        states = super().push(unread)
-        assert states is not None, "every one of them has something to read"
-        lengths = self._unit_lengths(unread, states)
+        begun = {slot: self._batch.arrived(slot) for slot in unread}
+        lengths = self._unit_lengths(unread, self._batch.push(unread, wanted=True))
         # read too far: what follows the unit is read again, in the place of the end-of-sentence
         for slot, length in lengths.items():
             self._courses[slot].unread = unread[slot][length:]
-            self.sentences[slot].arrived = begun[slot] + length
-            self.sentences[slot].ended = False
-        super().push({slot: [EOS] for slot in lengths})
+            self._batch.take_back(slot, begun[slot] + length)
+        self._batch.push({slot: [EOS] for slot in lengths})
         for slot in unread.keys() - lengths.keys():
             self._courses[slot].unread = []
             # one more, at least, before anything can be written
-            self.sentences[slot].needed = self.sentences[slot].arrived + 1
-        self._begin_units([slot for slot in sorted(unread) if self.sentences[slot].ended])
+            self._courses[slot].awaited = self._batch.arrived(slot) + 1
+        self._begin_units([slot for slot in unread if slot in lengths or self._courses[slot].ended])
 
-    def _unit_lengths(self, unread: Mapping[int, Sequence[int]], states: torch.Tensor) -> dict[int, int]:
-        """How many of its new tokens a unit of each slot takes, for those slots in which one ends.
-
-        states: [n, T, E], of the slots in ascending order.
-        """
-        scores = self._segmenter(states).tolist()
+    @torch.no_grad()
+    def _unit_lengths(self, unread: Mapping[int, Sequence[int]], states: Mapping[int, Tensor]) -> dict[int, int]:
+        """How many of its new tokens, with these states, a unit of each slot takes, for those in which one ends."""
         lengths = {}
-        for slot, row in zip(sorted(unread), scores):
-            threshold = self.sentences[slot].delta
-            ends = source_word_ends(unread[slot], self._segmenter.vocabulary)
-            unit = next((end for end in ends if row[end - 1] >= threshold), None)
+        for slot, tokens in unread.items():
+            scores, threshold = self._segmenter(states[slot]).tolist(), self._courses[slot].threshold
+            ends = source_word_ends(tokens, self._segmenter.vocabulary)
+            unit = next((end for end in ends if scores[end - 1] >= threshold), None)
             if unit is not None:
                 lengths[slot] = unit
         return lengths
@@ -141,34 +169,11 @@ class UnitBatch(IncrementalBatch):
     def _begin_units(self, slots: list[int]) -> None:
         """Let slots whose source ends here, or seems to, go on from what they have committed."""
         for slot in slots:
-            course, sentence = self._courses[slot], self.sentences[slot]
-            course.writing = True
-            sentence.written, sentence.token = len(course.committed), [BOS, *course.committed][-1]
-            sentence.layer, sentence.needed, sentence.furthest = NOWHERE, 0, 0
-        self._force([slot for slot in slots if self._courses[slot].committed])
-
-    def _force(self, slots: list[int]) -> None:
-        """The decoder's states of committed tokens, all but the last, which is its next input, in one pass."""
-        if not slots:
-            return
-        rows = self._rows(slots)
-        inputs = [[BOS, *self._courses[slot].committed[:-1]] for slot in slots]
-        longest = max(map(len, inputs))
-        target = padded(inputs, rows.index.device)
-        start = torch.zeros_like(rows.index)
-        # what padding leaves behind is overwritten before it is seen
-        seen = causal(target.shape[0], target.shape[1], target.device)
-        heard = rows.source_length.int()[:, None, None].expand(-1, 1, longest)
-        hidden = self.model.decoder.embed.extend(target, start, longest - 1)
-        for index, (layer, own) in enumerate(zip(self.model.decoder.layers, self._self_caches)):
-            own.reserve(self._slots, longest)
-            front = layer.approach(hidden, seen, Past(own, rows.index, start))
-            hidden = layer.attend(front, self._memory(index, rows), without_prior(front.query, heard))
+            self._courses[slot].writing = True
+        self._batch.force({slot: [BOS, *self._courses[slot].committed] for slot in slots})
 
     def _end_unit(self, slot: int) -> None:
         """Take back the unit's end-of-sentence and read on."""
-        sentence = self.sentences[slot]
-        self._courses[slot].writing = False
-        sentence.arrived -= 1
-        sentence.ended = False
-        sentence.needed = sentence.arrived + 1
+        course, arrived = self._courses[slot], self._batch.arrived(slot) - 1
+        course.writing, course.awaited = False, arrived + 1
+        self._batch.take_back(slot, arrived)

@@ -16,6 +16,7 @@ from torch import nn
 from gma import config
 from gma.config import Config
 from gma.errors import UserError
+from gma.model.inference import Inference
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
 from gma.storage import atomic, tensor_file
@@ -80,7 +81,7 @@ def save(
     tensor_file.write(folder / MODEL, weights, record)
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
+def load(folder: str | Path, device: str | torch.device = "cpu", inference: Inference | None = None) -> Loaded:
     """The model in evaluation mode on `device`, and what belongs to it."""
     folder = Path(folder)
     for name in (CONFIG, MODEL, TOKENIZER, TRAINING):
@@ -104,6 +105,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
             f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"
         )
     model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
+    model.inference = inference or model.inference
     try:
         tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
         if UNITS in training:

@@ -14,6 +14,7 @@ from gma.attention.memory import Memory, Past, Projections
 from gma.attention.self_attention import SelfAttention, causal
 from gma.config.settings import AttentionSettings, ModelSettings
 from gma.errors import UserError
+from gma.model.inference import Inference
 from gma.model.positions import SinusoidalPositions
 from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
 from gma.text.vocabulary import PAD
@@ -62,6 +63,7 @@ class Transformer(nn.Module):
         self.delta = attention.middle_delta
         self.policy: type[CrossAttention] = POLICIES[attention.policy]
         self.segmenter: Segmenter | None = None
+        self.inference = Inference()
         self.encoder = Encoder(model, attention.backend, source_vocabulary)
         self.decoder = Decoder(model, attention, target_vocabulary)
         self.project = nn.Linear(model.width, target_vocabulary, bias=False)

@@ -6,6 +6,8 @@ import random
 import pytest
 
 from gma.decoding import greedy
+from gma.decoding.incremental import IncrementalBatch
+from gma.decoding.native_batch import NativeBatch
 from gma.decoding.translate import translate
 from gma.errors import UserError
 from gma.text.words import word_delays
@@ -49,11 +51,12 @@ def test_texts_without_words(loaded):
 
 def test_a_long_source_shares_the_batch_with_few(loaded, texts, monkeypatch):
     sizes = []
-    reserve = greedy.IncrementalBatch.reserve
     monkeypatch.setattr(greedy, "LONG_SOURCE", 30)
-    monkeypatch.setattr(
-        greedy.IncrementalBatch, "reserve", lambda batch, slots: (sizes.append(slots), reserve(batch, slots))[1]
-    )
+    for batch in (IncrementalBatch, NativeBatch):
+        reserve = batch.reserve
+        monkeypatch.setattr(
+            batch, "reserve", lambda batch, slots, reserve=reserve: (sizes.append(slots), reserve(batch, slots))[1]
+        )
     long = " ".join("ab" for _ in range(40))
     expected = translate(loaded, [long], delta=0.6)[0]
     sizes.clear()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gma.decoding import hypothesis
-from gma.decoding.batch import open_batch
+from gma.decoding.engine import open_batch
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import StreamingTranslator
