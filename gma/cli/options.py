@@ -2,10 +2,15 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from gma.terminal import say
+
+if TYPE_CHECKING:
+    from gma.text.vocabulary import Vocabulary
 
 console = Console()
 
@@ -15,6 +20,17 @@ def number(value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan; expected a number")
     return value
+
+
+def warn_of_unreadable(vocabulary: "Vocabulary", text: str, place: str, console: Console) -> None:
+    """Say so where a model has never seen the letters of a good part of a text."""
+    if words := vocabulary.unreadable(text):
+        some = ", ".join(repr(word[:20]) for word in words[:3]) + (", …" if len(words) > 3 else "")
+        say(
+            console,
+            f"warning: {place}: the model cannot read {len(words)} of the words ({some}); the translation is of the "
+            "others",
+        )
 
 
 def _model(name: Path | None) -> Path | None:

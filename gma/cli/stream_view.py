@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gma.cli.options import warn_of_unreadable
 from gma.decoding.streaming import Emission, Stream, StreamError, StreamingTranslator
 from gma.errors import UserError
 
@@ -159,7 +160,7 @@ class _Interpreter:
 
     def _begin(self) -> None:
         self._line += 1
-        self.has_heard = False
+        self._text, self.has_heard = "", False
         self._stream = self._translator.open(self._delta)
         self._view.begin(self._stream)
 
@@ -167,6 +168,7 @@ class _Interpreter:
         if not text:
             return
         self.has_heard = True
+        self._text += text
         self._view.heard(text)
         try:
             self._view.wrote(self._stream.push(text))
@@ -179,4 +181,5 @@ class _Interpreter:
         except StreamError as error:
             raise UserError(f"line {self._line}: {error}") from error
         self._view.end()
+        warn_of_unreadable(self._translator.tokenizer.source, self._text, f"line {self._line}", Console(stderr=True))
         self._begin()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 from rich.console import Console
 
-from gma.cli.options import Delta, Device, ModelPath, console, number
+from gma.cli.options import Delta, Device, ModelPath, console, number, warn_of_unreadable
 from gma.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def translate_file(
     lines = read_lines(source, name)
     if target is not None and target.is_dir():
         raise UserError(f"--output is {target}, a folder; expected a file")
+    for place, line in enumerate(lines, start=1):
+        warn_of_unreadable(loaded.tokenizer.source, line, f"{name}, line {place}", console)
     with bar(console, "translating", len(lines)) as advance:
         translated = (
             translation.text + "\n"

@@ -246,7 +246,8 @@ class _Preparation:
                 for side, writer in enumerate(writers):
                     writer.extend([pair[side] for pair in encoded])
         summary.read, summary.kept = text.read, writers[0].sentences
-        summary.dropped |= {"bad": text.bad, "empty": text.empty}
+        summary.dropped["bad"] += text.bad
+        summary.dropped["empty"] += text.empty
         summary.source, summary.target = (SideSummary(writer.tokens, writer.unknown) for writer in writers)
         if not summary.kept:
             raise PrepareError(
@@ -257,6 +258,9 @@ class _Preparation:
 
     def _fits(self, source: np.ndarray, target: np.ndarray, dropped: dict[str, int]) -> bool:
         longer, shorter = max(len(source), len(target)), min(len(source), len(target))
+        if not shorter and self.settings.on_empty == "drop":
+            dropped["empty"] += 1
+            return False
         if self.settings.max_length and longer > self.settings.max_length:
             dropped["length"] += 1
             return False

@@ -51,7 +51,7 @@ def translate(
     slots: int = 64,
     progress: Callable[[int], None] = lambda count: None,
 ) -> list[Translation]:
-    """Translate sentences. One without words gives an empty translation.
+    """Translate sentences. One without words that the model can read gives an empty translation.
 
     Args:
         delta: the latency to keep; None for the configured one.
@@ -62,7 +62,7 @@ def translate(
     _check_beam(loaded, beam, delta)
     source, target = loaded.tokenizer.source, loaded.tokenizer.target
     pieces = [[source.encode_word(word) for word in text.split()] for text in texts]
-    indices = [index for index, words in enumerate(pieces) if words]
+    indices = [index for index, words in enumerate(pieces) if any(words)]
     sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
     for index, tokens in zip(indices, sources):
         if len(tokens) > LONGEST_ALONE:

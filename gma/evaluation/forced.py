@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gma.errors import UserError
 from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
 from gma.text.vocabulary import BOS, EOS, PAD
@@ -95,9 +96,12 @@ def read(
             [vocabulary.encode_word(word) for word in text.split()]
             for vocabulary, text in ((loaded.tokenizer.source, source), (loaded.tokenizer.target, target))
         ]
-        if not all(sides):
-            side = "source" if sides[1] else "target"
-            raise ValueError(f"{side} {number} has no words; expected at least one on both sides: leave the pair out")
+        if not all(map(any, sides)):
+            side = "source" if any(sides[1]) else "target"
+            raise UserError(
+                f"{side} {number} has no words that the model can read; expected at least one on both sides: "
+                "leave the pair out"
+            )
         pairs.append(sides)
     found: dict[int, ForcedPair] = {}
     for indices in _batches([max(sum(map(len, side)) for side in sides) + 1 for sides in pairs]):

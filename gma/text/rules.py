@@ -3,6 +3,8 @@
 import unicodedata
 from dataclasses import dataclass
 
+from gma.text.characters import composed
+
 # what the Moses tokenizer escapes; the ampersand last, or &amp;lt; would be unescaped twice
 _ESCAPES = (
     ("&quot;", '"'),
@@ -18,7 +20,7 @@ _ESCAPES = (
 
 @dataclass(frozen=True)
 class TextRules:
-    """What is done to every word of new text before it is looked up.
+    """What is done to every word of new text before it is looked up, once its characters are composed (NFC).
 
     Attributes:
         lowercase: lower-case it.
@@ -31,6 +33,7 @@ class TextRules:
     split_punctuation: bool = False
 
     def word(self, word: str) -> str:
+        word = composed(word)
         if self.unescape and "&" in word:
             for escape, character in _ESCAPES:
                 word = word.replace(escape, character)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gma.errors import UserError
+from gma.text.characters import Characters
 from gma.text.rules import TextRules
 from gma.text.word_counts import WordCounts
 
@@ -24,6 +25,9 @@ END_OF_WORD = "</w>"
 # words whose pieces are remembered, recent and older ones each, and the characters of the longest; bounded, so that
 # memory does not grow with the text
 CACHED_WORDS, LONGEST_CACHED = 1 << 16, 256
+
+# so large a share of unreadable words makes a translation worth a warning
+MUCH = 1 / 4
 
 # stands for the marker inside the BPE, where it must be one character; a word that has it in its text is cut there
 _END = "\ue000"
@@ -74,6 +78,10 @@ class Vocabulary(ABC):
         """Ids of a word that the rules have been applied to."""
 
     @abstractmethod
+    def can_read(self, word: str) -> bool:
+        """Whether all letters and digits of a word are in its ids."""
+
+    @abstractmethod
     def closes_word(self, id: int) -> bool:
         """Whether a word ends with this piece. UNK ends its word; PAD, BOS and EOS are no part of one."""
 
@@ -86,7 +94,7 @@ class Vocabulary(ABC):
         """What `Tokenizer.save` writes."""
 
     def encode_word(self, word: str) -> tuple[int, ...]:
-        """Ids of one word, never empty, the same whatever stands beside it."""
+        """Ids of one word, the same whatever stands beside it; none if nothing in it can be read, as in 😀."""
         return tuple(np.frombuffer(self._cache[word], self._id_type).tolist())
 
     def _encode_word(self, word: str) -> bytes:
@@ -101,6 +109,12 @@ class Vocabulary(ABC):
     def encode_array(self, text: str) -> np.ndarray:
         """`encode` for large texts: an array of the smallest type that holds every id."""
         return np.frombuffer(b"".join(map(self._cache.__getitem__, text.split())), self._id_type)
+
+    def unreadable(self, text: str) -> list[str]:
+        """The words of `text` that the model cannot read, if they are a good part of it."""
+        words = text.split()
+        found = [word for word in words if not self.can_read(word)]
+        return found if len(found) > MUCH * len(words) else []
 
     def words(self, ids: Iterable[int]) -> list[str]:
         """The words of `ids`, a trailing unfinished one included; PAD, BOS and EOS are left out, UNK shows as ⟨unk⟩."""
@@ -125,13 +139,14 @@ class Vocabulary(ABC):
 
 
 class WordVocabulary(Vocabulary):
-    """One id per word; every other word is UNK."""
+    """One id per word; every other word is UNK, unless it is one of them in other characters."""
 
     kind = "word"
 
     def __init__(self, pieces: Sequence[str], rules: TextRules):
         super().__init__(pieces, rules)
         self._ids = {word: id for id, word in enumerate(pieces, len(SPECIALS))}
+        self._characters = Characters(frozenset[str]().union(*pieces), self._ids.__contains__)
 
     @classmethod
     def train(
@@ -170,7 +185,13 @@ class WordVocabulary(Vocabulary):
         return id >= UNK
 
     def _pieces_of(self, word: str) -> tuple[int, ...]:
-        return (self._ids.get(word, UNK),)
+        if word in self._ids:
+            return (self._ids[word],)
+        word = self._characters.known(word)
+        return (self._ids.get(word, UNK),) if word else ()
+
+    def can_read(self, word: str) -> bool:
+        return UNK not in self.encode_word(word)
 
     def _text_of(self, id: int) -> str:
         self._check_id(id)
@@ -181,7 +202,10 @@ class WordVocabulary(Vocabulary):
 
 
 class BpeVocabulary(Vocabulary):
-    """Byte-pair encoding inside words. A word is cut at its first unknown character: what precedes, then UNK."""
+    """Byte-pair encoding inside words. Characters that are unknown are left out, and so there is no UNK.
+
+    All characters of the training text are known: a model would never have been taught UNK, or pieces for single bytes.
+    """
 
     kind = "bpe"
 
@@ -193,7 +217,10 @@ class BpeVocabulary(Vocabulary):
         self._closes = [piece.endswith(END_OF_WORD) for piece in self.pieces]
         self._closes[UNK] = True
         self._texts = [piece.removesuffix(END_OF_WORD) for piece in self.pieces]
-        self._alphabet = {piece for piece in pieces if len(piece) == 1}
+        known = frozenset(pieces)
+        self._characters = Characters(
+            {piece for piece in known if len(piece) == 1}, lambda mark: mark + END_OF_WORD in known
+        )
         ids = {_inner(piece): id for id, piece in enumerate(pieces, len(SPECIALS))}
         self._model = BPE(ids, [(_inner(left), _inner(right)) for left, right in self.merges])
 
@@ -224,10 +251,11 @@ class BpeVocabulary(Vocabulary):
         return self._closes[id]
 
     def _pieces_of(self, word: str) -> tuple[int, ...]:
-        if self._alphabet.issuperset(word):
-            return self._ids_of(_close(_guarded(self.rules, word)))
-        known = next(index for index, letter in enumerate(word) if letter not in self._alphabet)
-        return (*self._ids_of(_guarded(self.rules, word[:known]) if known else []), UNK)
+        word = self._characters.without_unknown(self._characters.known(word))
+        return self._ids_of(_close(_guarded(self.rules, word))) if word else ()
+
+    def can_read(self, word: str) -> bool:
+        return self._characters.all_known(self._characters.known(self.rules.word(word)))
 
     def _ids_of(self, segments: list[str]) -> tuple[int, ...]:
         return tuple([token.id for segment in segments for token in self._model.tokenize(segment)])

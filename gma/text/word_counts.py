@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from gma.text.characters import composed
+
 
 class WordCounts:
     """Counts the white-space words of texts.
@@ -21,7 +23,7 @@ class WordCounts:
             self.add(text)
 
     def add(self, text: str) -> None:
-        self._counts.update(text.split())
+        self._counts.update(composed(text).split())
         if len(self._counts) > 2 * self.limit:
             self._forget()
 

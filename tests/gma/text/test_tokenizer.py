@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gma.errors import UserError
 from gma.text import vocabulary as module
+from gma.text.characters import composed
 from gma.text.rules import TextRules
 from gma.text.tokenizer import Tokenizer
 from gma.text.vocabulary import BOS, EOS, PAD, UNK, BpeVocabulary, Vocabulary, WordVocabulary
@@ -18,7 +19,7 @@ TEXTS = [
     "A little girl in a red shirt. She wears a shirt, not two shirts!",
     "»Ja«, sagte er: a</w>b <s> </s> <unk> (shirt) don't e-mail 3,50 & 'so' \U0001f600 a\u0301",
 ] * 3
-LETTERS = sorted({letter for text in TEXTS for letter in text if not letter.isspace()})
+LETTERS = sorted({letter for text in TEXTS for letter in composed(text) if not letter.isspace()})
 RULES = [
     TextRules(),
     TextRules(split_punctuation=True),
@@ -64,11 +65,12 @@ def test_every_word_is_encoded_by_itself_and_closed_by_its_last_piece_only(words
     words = " ".join(words).split()
     pieces = [vocabulary.encode_word(word) for word in words]
     assert vocabulary.encode(" ".join(words)) == [id for word in pieces for id in word]
-    for word in pieces:
-        assert word
-        assert [vocabulary.closes_word(id) for id in word] == [False] * (len(word) - 1) + [True]
-    # whatever is unknown, the number of words is kept
-    assert len(vocabulary.words([id for word in pieces for id in word])) == len(words)
+    for ids in filter(None, pieces):
+        assert [vocabulary.closes_word(id) for id in ids] == [False] * (len(ids) - 1) + [True]
+    # whatever is unknown, the words that say something are kept
+    assert len(vocabulary.words([id for ids in pieces for id in ids])) == len(list(filter(None, pieces)))
+    for word, ids in zip(words, pieces):
+        assert ids or not vocabulary.can_read(word) or not any(map(str.isalnum, word))
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -84,15 +86,57 @@ def test_specials_are_no_words_and_never_made_from_text(vocabulary):
             vocabulary.encode_word(word)
 
 
-def test_an_unknown_letter_ends_its_word():
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("shirtЖshirt Ж red", ["shirtshirt", "red"]),
+        ("\U0001f680red \U0001f680 #red red\u2764\ufe0f", ["red", "red", "red"]),
+        # a private character stands for the marker inside; in text it is unknown like any other
+        ("re\ue000d", ["red"]),
+        # what a terminal passes on for bytes that are not UTF-8
+        ("re\udcffd", ["red"]),
+        ("Ma\u0308dchen", ["Mädchen"]),
+        ("\ufb01nger ｓｈｉｒｔ 𝐬𝐡𝐢𝐫𝐭 Ⅰ", ["finger", "shirt", "shirt", "I"]),
+        ("r\u200be\u00add \u202ered\u202c \ufeff", ["red", "red"]),
+        ("rèd \u2010 don\u2019t don\u00b4t 3\u2044e", ["red", "-", "don't", "don't", "3/e"]),
+    ],
+)
+def test_what_people_type_reaches_known_pieces(typed, read):
+    vocabulary = BpeVocabulary.train(WordCounts([*TEXTS, "finger I"]), TextRules(), size=200)
+    ids = vocabulary.encode(typed)
+    assert UNK not in ids
+    assert vocabulary.words(ids) == read
+    words = WordVocabulary.train(WordCounts([*TEXTS, "red shirt finger I Mädchen - don't 3/e"]), TextRules())
+    known = words.encode(" ".join(read))
+    assert [id for id in words.encode(typed) if id != UNK][-1:] == known[-1:]
+
+
+def test_quotation_marks_that_a_vocabulary_hardly_knows_become_those_that_it_knows():
+    german = WordCounts(['„Ja“, sagte er: „Nein“. "Ja" “x” ‚y‘ „Ja“ „Nein“ "Nein"'] * 3)
+    vocabulary = BpeVocabulary.train(german, TextRules(split_punctuation=True), size=60, minimum_frequency=4)
+    for typed, read in (
+        ("„Ja“", "„Ja“"),
+        ("“Ja”", '"Ja"'),
+        ("‚Ja‘,", '"Ja",'),
+        ("»Ja«", '"Ja"'),
+        ("«Ja»", '"Ja"'),
+        ('"Ja"', '"Ja"'),
+        ("„Ja Nein“.", "„Ja Nein“."),
+    ):
+        assert vocabulary.decode(vocabulary.encode(typed)) == read
+
+
+def test_a_vocabulary_says_which_words_it_cannot_read():
     vocabulary = bpe(TextRules())
-    ids = vocabulary.encode("shirtЖshirt Ж red")
-    assert vocabulary.words(ids) == ["shirt⟨unk⟩", "⟨unk⟩", "red"]
-    assert ids[-1] != UNK
-    # a private character stands for the marker inside; in text it is unknown like any other
-    assert vocabulary.words(vocabulary.encode("a\ue000b")) == ["a⟨unk⟩"]
-    # what a terminal passes on for bytes that are not UTF-8
-    assert vocabulary.words(vocabulary.encode("a\udcffb")) == ["a⟨unk⟩"]
+    assert list(map(vocabulary.can_read, ("red", "Владимир", "redЖ", "\U0001f600", "日本"))) == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    words = WordVocabulary.train(WordCounts(["red shirt"]), TextRules())
+    assert list(map(words.can_read, ("red", "rot", "\U0001f600"))) == [True, False, True]
 
 
 def test_unfinished_word_and_bare_marker():
@@ -223,7 +267,7 @@ def test_a_word_of_nothing_but_the_inner_marker_does_no_harm():
     counts = WordCounts(["a \ue000 b"])
     for rules in RULES:
         vocabulary = BpeVocabulary.train(counts, rules, size=50)
-        assert vocabulary.encode("\ue000") == [UNK]
+        assert vocabulary.encode("\ue000") == []
         assert vocabulary.decode(vocabulary.encode("a b")) == "a b"
 
 
