@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, sweep, train, translate
+from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, serve, sweep, train, translate
 from gma.errors import UserError
 
 COMMANDS = {
@@ -24,6 +24,7 @@ COMMANDS = {
     "reproduce": reproduce.reproduce,
     "translate": translate.translate,
     "stream": translate.stream,
+    "serve": serve.serve,
     "config": info.config,
     "info": info.info,
 }

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -33,10 +34,15 @@ from gma.model.directory import Loaded
 from gma.model.inference import checked_inference
 from gma.text.vocabulary import EOS
 
+if TYPE_CHECKING:
+    from gma.decoding.talk import Held, Talk
+
 __all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTranslator"]
 
 # characters; what goes on for longer without white space is no word
 LONGEST_WORD = 4096
+# source tokens of a sentence that is found in text without end
+SENTENCE_LIMIT = 256
 
 
 class StreamError(UserError, ValueError):
@@ -57,6 +63,7 @@ class StreamingTranslator:
 
     def __init__(self, loaded: Loaded, *, longest: int = LONG_SOURCE):
         self.tokenizer, self.longest = loaded.tokenizer, longest
+        self.languages = loaded.config.data.source, loaded.config.data.target
         self._ensemble = Ensemble(loaded.model)
         self._lock = threading.Lock()
         self._abandoned: deque[Course] = deque()
@@ -100,10 +107,28 @@ class StreamingTranslator:
                     f"written holds {piece!r}; expected target tokens, 0 to {size - 1}, none of them {EOS}"
                 )
         with self._exclusively():
-            self._batch.model.latency(delta)  # refuses one that the policy cannot keep
+            self.check_latency(delta)
             course = Course(delta, beam, self.tokenizer.target, written)
             self._ensemble.begin(course)
         return Stream(self, course)
+
+    def open_talk(
+        self, delta: float | None = None, *, limit: int = SENTENCE_LIMIT, held: "Held | None" = None
+    ) -> "Talk":
+        """Begin text without end, whose sentences are found as it comes.
+
+        Args:
+            delta: the latency to keep; None for the configured one, or that of `held`.
+            limit: source tokens of a sentence, which is cut if it does not end by itself.
+            held: what is known of a talk that was begun elsewhere; push its text from its open sentence on.
+        """
+        from gma.decoding.talk import Talk
+
+        return Talk(self, self.languages[0], delta, limit=limit, held=held)
+
+    def check_latency(self, delta: float | None) -> float:
+        """The latency to keep, or LatencyError if the model's policy cannot."""
+        return self._batch.model.latency(delta)
 
     @property
     def streams(self) -> int:
@@ -274,6 +299,10 @@ class Stream:
         return self._course.slot is None
 
     @property
+    def closed(self) -> bool:
+        return self._course.closed
+
+    @property
     def error(self) -> BaseException | None:
         """What made a step of this stream fail, which closed it."""
         return self._course.error
@@ -297,7 +326,7 @@ class Stream:
         """
         with self._translator._exclusively():
             _check_open(self._course)
-            self._translator._batch.model.latency(delta)  # refuses one that the policy cannot keep
+            self._translator.check_latency(delta)
             self._course.plan(delta, word)
             place = self._course.planned[-1].place
             self._translator._ensemble.change_latency(self._course)
