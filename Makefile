@@ -1,5 +1,6 @@
 # make demo       watch the German-English model of the package translate while it listens
 # make test       the test suite
+# make serve      serve that model: live translation for many speakers, at http://127.0.0.1:8000
 # make demo-train train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
@@ -16,7 +17,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup test-setup demo demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve soak demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -37,6 +38,14 @@ $(TEST_READY): $(READY) tests/requirements.txt
 
 demo: setup
 	$(BIN)/gma demo
+
+SERVE_READY := $(VENV)/.serve-ready
+$(SERVE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .[serve]
+	touch $(SERVE_READY)
+
+serve: $(SERVE_READY)
+	$(BIN)/gma serve $(SERVE)
 
 demo-train: setup
 	$(BIN)/gma demo-train

@@ -68,6 +68,7 @@ class Course:
         self.hypothesis = Hypothesis()
         self.emissions: list[Emission] = []
         self.words = 0  # written
+        self.delays: list[int] = []  # source words that each of them needed
         self.pieces: list[int] = []  # of the next word
         self.source_words = 0  # of the latest piece
         self.needed_end = False
@@ -158,4 +159,5 @@ class Course:
                 )
             )
         self.words += 1
+        self.delays.append(self.source_words)
         self.pieces = []

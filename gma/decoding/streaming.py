@@ -338,6 +338,11 @@ class Stream:
         return self._course.hypothesis
 
     @property
+    def delays(self) -> tuple[int, ...]:
+        """Source words that each word of the translation, given or decided, and the words before it needed."""
+        return tuple(self._course.delays)
+
+    @property
     def arrived_words(self) -> int:
         """Complete source words that have arrived, up to the end of the translation."""
         return len(self._course.starts)

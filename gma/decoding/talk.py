@@ -72,6 +72,7 @@ class Ended:
         source, target: where it stands, empty without a word.
         source_words, target_words: how many it has.
         words: how many source words the talk has up to its end.
+        delays: source words that each word of the translation needed.
         reason: what ended it: punctuation, its length, a line end, the caller, or a step that failed twice.
         hypothesis: its translation in target tokens.
     """
@@ -82,6 +83,7 @@ class Ended:
     source_words: int
     target_words: int
     words: int
+    delays: tuple[int, ...]
     reason: Reason
     hypothesis: Hypothesis
 
@@ -311,6 +313,7 @@ class Talk:
             len(self._spans),
             self._written,
             self._words,
+            self._stream.delays,
             reason,
             self._stream.hypothesis,
         )

@@ -36,8 +36,9 @@ class Resume(Message):
     """What a client holds of a talk that another connection had, on this server or any other with the same model.
 
     It says where the open sentence begins; its text, from there on, is sent again as usual. `n` is the number of the
-    last event that arrived, `source`, `target` and `words` count characters and words in front of the sentence,
-    `pieces` are those of the words that have arrived of its translation, `changes` the latencies kept in it.
+    last event that arrived; `source`, `target` and `words` count characters and words in front of the sentence;
+    `heard` is how many of its words were confirmed, `pieces` are those of the words that have arrived of its
+    translation, `changes` the latencies kept in it.
     """
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -47,6 +48,7 @@ class Resume(Message):
     source: Count = 0
     target: Count = 0
     words: Count = 0
+    heard: Count = 0
     pieces: Annotated[list[Annotated[list[Count], Field(min_length=1)]], Field(max_length=1024)] = []
     changes: Annotated[list[tuple[Count, Latency]], Field(max_length=1024)] = []
 

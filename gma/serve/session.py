@@ -46,7 +46,7 @@ class Session:
         self._last_seq = 0
         self._speaker: Speaker | None = None
         self._ack = 0
-        self._delays: list[int] = []
+        self._heard_before = 0  # words of the open sentence that the client knows to have arrived
         self._arrivals: list[tuple[float, int]] = []  # of the open sentence's words: when, and how many tokens
         self._sent_at: deque[tuple[int, float]] = deque()
 
@@ -94,10 +94,11 @@ class Session:
         self.service.enter(self)
         held = None
         if resume is not None:
-            self._n = resume.n
+            self._n, self._heard_before = resume.n, resume.heard
             held = Held(resume.sentence, resume.source, resume.target, resume.words, resume.pieces, resume.changes)
-            self._delays = []
-        delta = self.service.checked_latency(hello.delta)
+        # a talk that goes on keeps what it kept
+        wanted = resume.changes[-1][1] if resume is not None and resume.changes else hello.delta
+        delta = self.service.checked_latency(wanted)
         self._speaker = Speaker(self._hear_back, delta, held)
         self.push(self.service.ready(self.id, key, delta))
         # opens the talk, so that what is wrong with a resume is said at once
@@ -202,12 +203,14 @@ class Session:
                 flush()
             sentence = event.sentence
             if isinstance(event, Arrived):
+                self._arrivals.append((now, len(event.pieces)))
+                if self._heard_before:
+                    self._heard_before -= 1
+                    continue
                 pieces = [source.decode([piece]) for piece in event.pieces]
                 heard.append(protocol.SourceWord(word=event.word, source=tuple(event.source), pieces=pieces))
-                self._arrivals.append((now, len(event.pieces)))
             elif isinstance(event, Written):
                 written.append(_target_word(event))
-                self._delays.append(event.source_words)
                 self.service.metrics.word(self._policy_lag(event, now), outcome.queued, outcome.computed)
             else:
                 flush()
@@ -229,8 +232,8 @@ class Session:
         return max(0.0, self._arrivals[last][0] - self._arrivals[min(aligned, last)][0])
 
     def _end(self, event: Ended) -> protocol.SentenceEnd:
-        delays, self._delays, self._arrivals = self._delays, [], []
-        lag = latency(delays, max(1, event.source_words), max(1, event.target_words))
+        self._arrivals, self._heard_before = [], 0
+        lag = latency(event.delays, max(1, event.source_words), max(1, event.target_words))
         return protocol.SentenceEnd(
             n=self._next(),
             ack=self._ack,
