@@ -1,10 +1,54 @@
 """What every command says on the terminal, and how."""
 
+import contextlib
+import io
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Output(io.TextIOBase):
+    """Standard output for messages. Where it takes no more, because its reader has died or its disk is full, work goes
+    on in silence, and `error` says why."""
+
+    error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        self._try(lambda output: output.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda output: output.flush())
+
+    def isatty(self) -> bool:
+        return self.error is None and sys.stdout is not None and sys.stdout.isatty()
+
+    def fileno(self) -> int:
+        return sys.stdout.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # an attribute there
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+    def _try(self, use: Callable[[TextIO], object]) -> None:
+        # a live display of rich puts itself in the place of standard output
+        output = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+        if self.error is not None or output is None:
+            return
+        try:
+            use(cast(TextIO, output))
+        except OSError as error:
+            self.error = error
+            # what is left in buffers must not fail once more at the end
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, output.fileno())
+                os.close(nowhere)
 
 
 def say(console: Console, text: str) -> None:

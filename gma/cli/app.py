@@ -3,12 +3,15 @@
 Nothing heavy is imported before a command needs it: `gma --help` must not wait for torch.
 """
 
+import contextlib
 import errno
 import sys
+from typing import NoReturn
 
 import typer
 
 from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, serve, sweep, train, translate
+from gma.cli.options import output
 from gma.errors import UserError
 
 COMMANDS = {
@@ -29,7 +32,9 @@ COMMANDS = {
     "info": info.info,
 }
 # errors of the machine that name no file
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+# of an output whose reader has died, or whose terminal has been closed
+NOBODY_LISTENS = (errno.EPIPE, errno.EIO)
 
 app = typer.Typer(
     help="Simultaneous translation with Gaussian multi-head attention.",
@@ -45,12 +50,21 @@ def main() -> None:
     """Run the command of `sys.argv`."""
     try:
         app()
+    except SystemExit as end:
+        if not end.code and output.error is not None and output.error.errno not in NOBODY_LISTENS:
+            _fail(f"standard output: {output.error.strerror}")
+        raise
     except Exception as error:
         message = _message(error)
         if message is None:
             raise
-        print(message, file=sys.stderr)
-        sys.exit(2)
+        _fail(message)
+
+
+def _fail(message: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 def _message(error: Exception) -> str | None:

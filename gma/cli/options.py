@@ -1,18 +1,21 @@
 """What the commands share: the console they print on, and the options that several of them take."""
 
 import math
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 from rich.console import Console
 
-from gma.terminal import say
+from gma.errors import UserError
+from gma.terminal import Output, say
 
 if TYPE_CHECKING:
     from gma.text.vocabulary import Vocabulary
 
-console = Console()
+output = Output()
+console = Console(file=cast(TextIO, output))
 
 
 def number(value: float | None) -> float | None:
@@ -20,6 +23,14 @@ def number(value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan; expected a number")
     return value
+
+
+def write_out(text: str) -> None:
+    """Put a result on standard output at once, as UTF-8 whatever the locale."""
+    if sys.stdout is None:
+        raise UserError("standard output is closed; open it, or give a file by --output")
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
 
 
 def warn_of_unreadable(vocabulary: "Vocabulary", text: str, place: str, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group
@@ -10,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gma.cli.options import warn_of_unreadable
+from gma.cli.options import warn_of_unreadable, write_out
 from gma.decoding.streaming import Emission, Stream, StreamError, StreamingTranslator
 from gma.errors import UserError
 
@@ -35,15 +34,10 @@ class PlainView:
 
     def wrote(self, emissions: list[Emission]) -> None:
         if emissions:
-            self._print("".join(f"{emission.word} " for emission in emissions))
+            write_out("".join(f"{emission.word} " for emission in emissions))
 
     def end(self) -> None:
-        self._print("\n")
-
-    def _print(self, text: str) -> None:
-        # words may hold what the locale's encoding does not
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        sys.stdout.buffer.flush()
+        write_out("\n")
 
 
 class LiveView:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 from rich.console import Console
 
-from gma.cli.options import Delta, Device, ModelPath, console, number, warn_of_unreadable
+from gma.cli.options import Delta, Device, ModelPath, console, number, warn_of_unreadable, write_out
 from gma.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def translate_file(
     from gma.terminal import bar
     from gma.text.lines import read_lines
 
+    if target is None:
+        write_out("")
     # refuses a wrong beam before the input, which may be typed, has been read
     translate(loaded, [], delta=delta, beam=beam)
     lines = read_lines(source, name)
@@ -74,8 +76,7 @@ def translate_file(
         )
         if target is None:
             for line in translated:
-                sys.stdout.buffer.write(line.encode())
-                sys.stdout.buffer.flush()
+                write_out(line)
         elif target.exists() and not target.is_file():
             # a device or a pipe, which nothing can replace
             _write(target, translated)

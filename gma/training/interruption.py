@@ -1,11 +1,13 @@
-"""Ctrl-C and SIGTERM as a wish to stop soon, in good order."""
+"""Ctrl-C, SIGTERM and the end of the terminal (SIGHUP) as a wish to stop soon, in good order."""
 
+import contextlib
 import os
 import signal
 import time
 from types import FrameType
+from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MESSAGE = b"\ngma: stopping after this update, then saving; once more to stop at once and lose what is not saved\n"
 # torchrun hands on a signal that the terminal has sent to us already: that is no second wish
 ECHO_SECONDS = 2.0
@@ -16,10 +18,14 @@ class Interruption:
 
     def __init__(self, speak: bool):
         self.signal = 0
-        self._speak, self._when, self._previous = speak, 0.0, {}
+        self._speak, self._when = speak, 0.0
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        self._previous = {number: signal.signal(number, self._note) for number in SIGNALS}
+        for number in SIGNALS:
+            # under nohup the end of the terminal is nobody's wish
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_) -> None:
@@ -30,7 +36,9 @@ class Interruption:
         if not self.signal:
             self.signal, self._when = number, time.monotonic()
             if self._speak:
-                os.write(2, MESSAGE)
+                # nobody may be listening any more: nothing in a handler may raise
+                with contextlib.suppress(OSError):
+                    os.write(2, MESSAGE)
         elif time.monotonic() - self._when > ECHO_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
