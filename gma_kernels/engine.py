@@ -5,4 +5,5 @@ from gma_kernels import native
 status = native.status
 
 if native.extension is not None:
-    Batch, PackedModel, simd_level = native.extension.Batch, native.extension.PackedModel, native.extension.simd_level
+    Batch, PackedModel = native.extension.Batch, native.extension.PackedModel
+    simd_level, decoding_level = native.extension.simd_level, native.extension.decoding_level

@@ -87,6 +87,8 @@ auto alone(Batch& batch, const Body& body) {
 }  // namespace
 
 void bind_engine(py::module_& module) {
+  // the SIMD level's, with what else the engine has on this CPU
+  module.def("decoding_level", [] { return engine_level().name; });
   py::class_<Packed>(module, "PackedModel")
       .def(py::init(&pack), py::arg("settings"), py::arg("tensors"), py::arg("weights"))
       .def_property_readonly("bytes", [](const Packed& self) {

@@ -37,6 +37,7 @@ def info() -> None:
 
     import gma
     import gma_kernels
+    from gma.decoding.engine import description, has_engine
     from gma.policies import POLICIES, MeaningUnits
 
     console.print(
@@ -49,7 +50,9 @@ def info() -> None:
             name, "yes" if status.available else "no", " ".join(status.devices), " ".join(status.dtypes), status.reason
         )
     console.print(table)
-    table = Table("policy", "latency", "what it does")
+    console.print(f"decoding engine: {description()}")
+    table = Table("policy", "latency", "decoded by", "what it does")
     for policy in (*POLICIES.values(), MeaningUnits):
-        table.add_row(policy.name, policy.latency_symbol or "–", policy.summary)
+        engine = "native" if has_engine(policy) else "torch"
+        table.add_row(policy.name, policy.latency_symbol or "–", engine, policy.summary)
     console.print(table)

@@ -3,7 +3,7 @@
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -69,6 +69,10 @@ Delta = Annotated[
         help="Latency: source tokens to hear past p (gaussian), k (wait_k), inf for all; θ (gain, meaning units).",
         show_default="the configured one",
     ),
+]
+Weights = Annotated[
+    Literal["float32", "bfloat16", "int8"],
+    typer.Option(help="What the weights are packed into for decoding on the CPU; files stay as they are."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")]

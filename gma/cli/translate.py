@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 from rich.console import Console
 
-from gma.cli.options import Delta, Device, ModelPath, console, number, warn_of_unreadable, write_out
+from gma.cli.options import Delta, Device, ModelPath, Weights, console, number, warn_of_unreadable, write_out
 from gma.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ def translate(
     output: Annotated[Path | None, typer.Option(show_default="standard output")] = None,
     delta: Delta = None,
     beam: Annotated[int, typer.Option(min=1, help="Hypotheses; more than 1 needs a model that waits for all.")] = 1,
+    weights: Weights = "float32",
     device: Device = "auto",
 ) -> None:
     """Translate text, many sentences at a time, into exactly what a stream would write."""
     from gma.model import directory
     from gma.model.device import choose_device
+    from gma.model.inference import Inference
 
-    loaded = directory.load(model, choose_device(device))
+    loaded = directory.load(model, choose_device(device), Inference(weights=weights))
     with _opened(input) as file:
         translate_file(loaded, file, _name(input), output, Console(stderr=True), delta=delta, beam=beam)
 
@@ -99,6 +101,7 @@ def stream(
         typer.Option(min=0.0, max=3600.0, callback=number, help="Seconds between words, as if they were spoken."),
     ] = 0.0,
     plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
+    weights: Weights = "float32",
     device: Device = "auto",
 ) -> None:
     """Translate while the text is arriving: every word is written the moment it is ready."""
@@ -108,8 +111,9 @@ def stream(
     from gma.decoding.streaming import StreamingTranslator
     from gma.model import directory
     from gma.model.device import choose_device
+    from gma.model.inference import Inference
 
-    loaded = directory.load(model, choose_device(device))
+    loaded = directory.load(model, choose_device(device), Inference(weights=weights))
     languages = loaded.config.data.source, loaded.config.data.target
     view = LiveView(console, *languages) if console.is_terminal and not plain else PlainView()
     with contextlib.ExitStack() as stack:

@@ -16,6 +16,7 @@ from gma.decoding import hypothesis
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.streaming import Emission, StreamingTranslator
+from gma.model.inference import Inference
 from gma.text.vocabulary import BOS, EOS, PAD
 from gma.text.words import word_delays
 from tests.support.small_models import SHARING, random_text, small_loaded, small_model
@@ -193,10 +194,11 @@ def first_difference(hypothesis: Hypothesis, expected: Masked, tolerance) -> int
     return None if len(hypothesis.needed) == len(expected.needed) else steps
 
 
-def excused_sentences(dtype, policy, seed, count, tolerance) -> int:
+def excused_sentences(dtype, policy, seed, count, tolerance, engine="auto") -> int:
     """Check every way of cutting; how many sentences differ from the masked pass, each for the one good reason."""
     generator = random.Random(seed)
     model = small_model(seed, dtype, **policy)
+    model.inference = Inference(engine)
     loaded = small_loaded(model, **policy)
     translator = StreamingTranslator(loaded)
     texts = [random_text(generator) for _ in range(count)]
@@ -247,20 +249,23 @@ def test_float64_without_exception(policy):
     assert excused_sentences(torch.float64, policy, 0, SENTENCES, lambda position: 1e-9) == 0
 
 
-def test_float32_unless_rounding_decides():
-    excused = [excused_sentences(torch.float32, policy, 1, SENTENCES, float32_tolerance) for policy in POLICIES]
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_float32_unless_rounding_decides(engine):
+    excused = [excused_sentences(torch.float32, policy, 1, SENTENCES, float32_tolerance, engine) for policy in POLICIES]
     assert sum(excused) <= LARGEST_EXCUSED_SHARE * SENTENCES * len(POLICIES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_many_sentences(policy, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "engine"), [(torch.float64, "torch"), (torch.float32, "torch"), (torch.float32, "auto")], ids=str
+)
+def test_many_sentences(policy, dtype, engine):
     """More than 8,000 of each type, over all policies."""
     models, count = 9, 64
     exact = dtype == torch.float64
     tolerance = (lambda position: 1e-9) if exact else float32_tolerance
-    excused = sum(excused_sentences(dtype, policy, seed, count, tolerance) for seed in range(2, 2 + models))
+    excused = sum(excused_sentences(dtype, policy, seed, count, tolerance, engine) for seed in range(2, 2 + models))
     assert excused <= (0 if exact else LARGEST_EXCUSED_SHARE * models * count)
 
 
