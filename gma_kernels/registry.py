@@ -50,6 +50,8 @@ def _reference_backward(
     scale: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if grad_context.shape != context.shape:
+        raise ValueError(f"grad_context has shape {tuple(grad_context.shape)}; expected {tuple(context.shape)}")
     inputs = (query, key, value, center, width, visible)
     return reference.backward(grad_context, *inputs, seed, PRIORS[prior], scale, dropout_p)
 

@@ -1,16 +1,13 @@
 """Which backends there are, and what happens when the one asked for is not."""
 
 import importlib
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import gma_kernels
-from gma_kernels.native import extension
-from tests.support.numerics import CPU_BACKENDS, simple_inputs, using
+from tests.support.numerics import simple_inputs
+from tests.support.processes import run_python
 
 NAMES = ["reference", "native", "triton", "cuda"]
 
@@ -66,12 +63,6 @@ def test_backend_unavailable_is_a_runtime_error():
     assert issubclass(gma_kernels.BackendUnavailable, RuntimeError)
 
 
-def run_python(program: str) -> str:
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 CALLS = """
 import warnings, torch, gma_kernels
 {before}
@@ -88,7 +79,7 @@ WITHOUT_NATIVE = "from gma_kernels import native; native.status = lambda: (False
 
 
 def test_automatic_step_down_to_reference_warns_once_and_says_why():
-    lines = run_python(CALLS.format(before=WITHOUT_NATIVE, options="")).splitlines()
+    lines = run_python("-c", CALLS.format(before=WITHOUT_NATIVE, options="")).splitlines()
     assert len(lines) == 1
     assert "reference" in lines[0]
     assert "cpu" in lines[0]
@@ -96,13 +87,13 @@ def test_automatic_step_down_to_reference_warns_once_and_says_why():
 
 
 def test_reference_asked_for_by_name_does_not_warn():
-    assert run_python(CALLS.format(before=WITHOUT_NATIVE, options=", backend='reference'")) == ""
+    assert run_python("-c", CALLS.format(before=WITHOUT_NATIVE, options=", backend='reference'")) == ""
 
 
 def test_automatic_choice_of_native_does_not_warn():
     if not gma_kernels.backends()["native"].available:
         pytest.skip(f"native: {gma_kernels.backends()['native'].reason}")
-    assert run_python(CALLS.format(before="", options="")) == ""
+    assert run_python("-c", CALLS.format(before="", options="")) == ""
 
 
 def test_automatic_choice_equals_the_preferred_backend():
@@ -110,29 +101,3 @@ def test_automatic_choice_equals_the_preferred_backend():
     preferred = "native" if gma_kernels.backends()["native"].available else "reference"
     expected = gma_kernels.gaussian_attention(*inputs, backend=preferred)
     assert torch.equal(gma_kernels.gaussian_attention(*inputs), expected)
-
-
-def test_the_native_backend_names_the_level_in_use():
-    for name in CPU_BACKENDS:
-        with using(name) as backend:
-            status = gma_kernels.backends()[backend]
-            assert not status.available or name.partition(" ")[2] in status.reason
-
-
-@pytest.mark.skipif(extension is None, reason="no native extension")
-@pytest.mark.parametrize("level", ["sse9", "", "AVX2"])
-def test_an_unknown_level_is_refused_with_the_choices(level):
-    with pytest.raises(ValueError, match="baseline"):
-        extension.use_simd(level)
-
-
-@pytest.mark.skipif(extension is None, reason="no native extension")
-def test_the_environment_chooses_the_level():
-    code = "import gma_kernels; print(gma_kernels.backends()['native'].reason)"
-    for level in extension.simd_levels():
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "GMA_SIMD": level}, capture_output=True)
-        assert level in done.stdout.decode()
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "GMA_SIMD": "mmx"}, capture_output=True)
-    assert done.returncode == 0
-    assert "'mmx' is not available" in done.stdout.decode()
-    assert "GMA_SIMD" in done.stdout.decode()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gma_kernels
-from tests.gma_kernels.test_random_cases import kept_weights
-from tests.support.numerics import GRADIENTS, Case, Inputs, allowed, error, run, run_yardstick, simple_inputs
+from tests.support.numerics import GRADIENTS, Case, Inputs, simple_inputs
+from tests.support.random_cases import failures
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,25 +32,12 @@ def on_gpu(x: torch.Tensor) -> torch.Tensor:
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
-def failures(case: Case, backend: str) -> list[str]:
-    inputs, grad = case.build()
-    exact = run(case, inputs.to(torch.float64), grad.double(), "reference")
-    plain = run_yardstick(case, inputs, grad, kept_weights(case))
-    found = []
-    for name, x in run(case, Inputs(*map(on_gpu, inputs)), on_gpu(grad), backend).items():
-        limit = allowed(error(plain[name], exact[name]), case.dtype)
-        seen = error(x.cpu(), exact[name])
-        if not seen <= limit:
-            found.append(f"{name}: error {seen:.3g} > {limit:.3g} in {case}")
-    return found
-
-
 def test_forward_gradients_and_weights_of_random_cases(backend):
     found = []
     for seed in range(CASES):
         case = Case.draw(seed, DTYPES[seed % 3])
         size = SIZES[seed // 3 % 3]
-        found += failures(dataclasses.replace(case, scale=None, size=size, value_size=size), backend)
+        found += failures(dataclasses.replace(case, scale=None, size=size, value_size=size), backend, on_gpu)
     assert not found, "\n".join(found)
 
 
@@ -61,7 +48,7 @@ def test_long_sequences(backend, dtype, size):
         Case.draw(size, dtype), batch=2, heads=4, rows=300, keys=500, size=size, value_size=size,
         center_heads=1, width_heads=4, visible_heads=1, visible_kind="ragged",
     )  # fmt: skip
-    found = failures(case, backend)
+    found = failures(case, backend, on_gpu)
     assert not found, "\n".join(found)
 
 
@@ -72,7 +59,7 @@ def test_decoding(backend, dtype, keys):
         Case.draw(keys, dtype), batch=2, heads=4, rows=1, keys=keys, size=64, value_size=64,
         center_heads=1, width_heads=1, visible_heads=1, visible_kind="ragged", dropout_p=0.0,
     )  # fmt: skip
-    found = failures(case, backend)
+    found = failures(case, backend, on_gpu)
     assert not found, "\n".join(found)
 
 

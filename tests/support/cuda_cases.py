@@ -11,7 +11,8 @@ from torch import Tensor
 from gma_kernels import reference
 from gma_kernels.philox import dropout_scale
 from tests.support.cuda_emulator import results_of
-from tests.support.numerics import Case, Inputs, allowed, error, run, run_yardstick
+from tests.support.numerics import Case, Inputs, run, run_yardstick
+from tests.support.random_cases import out_of_tolerance
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # a tile holds 16, 32 or 64 keys: most of these are three tiles or more
@@ -54,12 +55,7 @@ def wrong(case: Case, inputs: Inputs, grad: Tensor, result: dict[str, Tensor]) -
     shape, dropout = (case.batch, case.heads, case.rows, case.keys), case.dropout()
     keep = dropout_scale(torch.tensor(dropout["seed"]), shape, dropout["dropout_p"], torch.float64)
     plain = run_yardstick(case, inputs, grad, keep if case.dropout_p > 0 else None)
-    found = []
-    for name, expected in exact.items():
-        limit = allowed(error(plain[name], expected), case.dtype)
-        seen = error(result[name], expected)
-        if not seen <= limit:
-            found.append(f"{name}: error {seen:.3g} > {limit:.3g} in {case}")
+    found = out_of_tolerance(case, {name: result[name] for name in exact}, exact, plain)
     scale = case.size**-0.5 if case.scale is None else case.scale
     _, normaliser = reference.forward(*inputs.to(torch.float64), None, case.prior, scale, 0.0)
     if not torch.allclose(result["logsumexp"].double(), normaliser, rtol=1e-5, atol=1e-5):

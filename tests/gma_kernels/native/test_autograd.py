@@ -1,14 +1,12 @@
 """The native operators' way through autograd: in C++ for the torch it was built with, in Python for any other."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import gma_kernels
 from gma_kernels import native
 from tests.support.numerics import GRADIENTS, simple_inputs
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.skipif(native.extension is None, reason="the native backend was not built")
 
@@ -40,9 +38,7 @@ def test_with_another_torch_gradients_are_the_same_and_the_status_says_what_is_m
     expected = torch.autograd.grad(context, leaves[:5], grad)
     file = str(tmp_path / "tensors.pt")
     torch.save((list(inputs), grad), file)
-    done = subprocess.run([sys.executable, "-c", WITH_ANOTHER_TORCH.format(file=file)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "until reinstalled with torch 0.0.0" in done.stdout
+    assert "until reinstalled with torch 0.0.0" in run_python("-c", WITH_ANOTHER_TORCH.format(file=file))
     for name, x, y in zip(GRADIENTS, torch.load(file), expected):
         assert torch.equal(x, y), name
 

@@ -4,8 +4,6 @@ import copy
 import gc
 import io
 import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -14,6 +12,7 @@ import torch
 import gma_kernels
 from gma_kernels.native import extension
 from tests.support.numerics import Inputs
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.skipif(extension is None, reason="the native backend is not installed")
 MEGABYTE = 2**20
@@ -39,11 +38,8 @@ def gradients(inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 def run(program: str, **environment: str) -> None:
     """Run a program in a process of its own, with this file as module `pool`."""
-    result = subprocess.run(
-        [sys.executable, "-c", f"import torch, gma_kernels, tests.gma_kernels.native.test_pool as pool\n{program}"],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-2000:]
+    beginning = "import torch, gma_kernels, tests.gma_kernels.native.test_pool as pool"
+    run_python("-c", f"{beginning}\n{program}", **environment)
 
 
 def test_memory_of_a_dead_output_is_used_again():

@@ -1,9 +1,6 @@
 """Runs the tests of the kernels in Triton's interpreter, and tests what needs no kernel at all."""
 
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,28 +8,17 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import gma_kernels
+from tests.support.processes import run_python
 
-ROOT = Path(__file__).parents[3]
 INTERPRETED = Path(__file__).parent / "interpreted"
-
-
-def run_python(*arguments: str, **environment: str) -> str:
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 @pytest.mark.parametrize("speed", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_kernels_in_the_interpreter(speed):
     pytest.importorskip("triton")
-    run_python("-m", "pytest", str(INTERPRETED), "-m", speed, "-p", "no:cacheprovider", TRITON_INTERPRET="1")
+    run_python(
+        "-m", "pytest", str(INTERPRETED), "-m", speed, "-p", "no:cacheprovider", timeout=None, TRITON_INTERPRET="1"
+    )
 
 
 def test_importing_the_package_does_not_import_triton():
