@@ -27,7 +27,8 @@ def sweep(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the curve; a sweep that was cut off goes on.", show_default="sweep, in the first MODEL"
+            help="Folder of the curve; a sweep that was cut off goes on.",
+            show_default="MODEL/sweep of the first",
         ),
     ] = None,
     lowercase: Lowercase = False,

@@ -25,6 +25,7 @@ from gma.corpus.token_file import FORMAT, MANIFEST, SIDES, TOKENIZER, VERSION, T
 from gma.errors import UserError
 from gma.storage import atomic
 from gma.storage.digest import sha256_of
+from gma.storage.folders import CORPUS, check_free_for
 from gma.storage.lock import locked
 from gma.text.parallel_text import ParallelText
 from gma.text.rules import TextRules
@@ -122,6 +123,7 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
     one does not open, so a killed run leaves none that is half done.
     """
     output = Path(output)
+    check_free_for([CORPUS], output, "choose another data.folder, or another --output")
     busy = PrepareError(f"another process is preparing {output}; wait for it, or choose another data.folder")
     with locked(output, busy):
         for leftover in output.glob(f"{PARTIAL}*"):

@@ -47,7 +47,8 @@ class Loaded(NamedTuple):
 def find(name: str | Path) -> Path:
     """The folder `name` if there is a model in it, else the model of that name that comes with the package."""
     folder = Path(name)
-    is_shipped = str(name) in shipped() and not (folder / CONFIG).exists()
+    # not the name as it was given, which may end in a slash
+    is_shipped = str(folder) in shipped() and not (folder / CONFIG).exists()
     return SHIPPED / folder if is_shipped else folder
 
 

@@ -10,6 +10,7 @@ from gma import config
 from gma.model import directory
 from gma.model.transformer import Transformer
 from gma.storage import tensor_file
+from gma.storage.folders import MODEL, check_free_for
 from gma.text.tokenizer import Tokenizer
 from gma.training.checkpoint import CheckpointError, CheckpointFolder
 from gma.training.trainer import CHECKPOINTS
@@ -26,8 +27,7 @@ def average(run: Path, last: int, output: Path, dtype: torch.dtype | None = None
             f"{run / CHECKPOINTS} holds {len(paths)} checkpoints; expected {last}: lower --last, or train longer with "
             "training.keep_checkpoints at least that"
         )
-    if (output / CHECKPOINTS).exists():
-        raise CheckpointError(f"{output} is a run, whose best model would be overwritten; choose another --output")
+    check_free_for([MODEL], output, "choose another --output")
     settings = config.load(run / directory.CONFIG, []).config
     tokenizer = Tokenizer.load(run / directory.TOKENIZER)
     model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)

@@ -17,6 +17,7 @@ from gma.corpus.token_file import MANIFEST, PreparedCorpus
 from gma.errors import UserError
 from gma.model import directory
 from gma.storage import atomic
+from gma.storage.folders import MODEL, RUN, check_free_for
 from gma.storage.lock import locked
 from gma.terminal import say
 from gma.training import history
@@ -51,6 +52,13 @@ class RunError(UserError, RuntimeError):
 
 def train(config: Config, folder: Path, console: Console) -> Outcome:
     """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
+    data = Path(config.data.folder)
+    if data.resolve() == folder.resolve():
+        raise ConfigError(
+            f"data.folder = {config.data.folder!r}: is the folder of the run, too, and both have a tokenizer.json; "
+            "expected two folders: choose another --folder, or another data.folder"
+        )
+    check_free_for([RUN, MODEL], folder, "choose another --folder")
     with distributed.join(config.training.device) as world, _alone(folder, world):
         if config.training.precision == "float16" and world.device.type == "cpu":
             raise ConfigError(

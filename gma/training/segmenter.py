@@ -18,12 +18,12 @@ from gma.model.directory import TOKENIZER, Loaded
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
 from gma.storage.digest import sha256_of
+from gma.storage.folders import MODEL, check_free_for
 from gma.terminal import bar, say
 from gma.text.padding import padded
 from gma.text.vocabulary import EOS, Vocabulary
 from gma.text.words import source_word_ends
 from gma.training import unit_labels
-from gma.training.trainer import CHECKPOINTS
 
 HELD_OUT = 0.1
 # sentences encoded together
@@ -56,8 +56,7 @@ def segment(model: Path, output: Path, console: Console, *, limit: int, device: 
     Args:
         limit: sentences to label, drawn at random.
     """
-    if (output / CHECKPOINTS).exists():
-        raise UserError(f"{output} is a run, whose best model would be overwritten; choose another --output")
+    check_free_for([MODEL], output, "choose another --output")
     loaded = directory.load(model, choose_device(device))
     loaded.model.check_can_segment()
     seed, vocabulary = loaded.config.training.seed, loaded.tokenizer.source

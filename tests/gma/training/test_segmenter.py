@@ -127,7 +127,7 @@ def test_gold_links_say_nothing_about_it(folder):
     [
         (["segment", "gaussian", "--output", "x"], "policy is 'gaussian'; expected 'offline'"),
         (["segment", "mu", "--output", "x"], "policy is 'meaning_units'; expected 'offline'"),
-        (["segment", "offline", "--output", "run"], "is a run, whose best model would be overwritten"),
+        (["segment", "offline", "--output", "run"], "holds a training run, whose files would be overwritten"),
         (["translate", "mu", "--threshold", "1.5"], "the threshold θ is 1.5; expected a number between 0 and 1"),
         (["translate", "mu", "--beam", "2"], "there is nothing to search. Use beam 1"),
         (["sweep", "mu", "--threshold", "0.5,1"], "the threshold θ is 1; expected a number between 0 and 1"),

@@ -1,0 +1,24 @@
+"""What a folder is for: files of one kind must not overwrite those of another that have the same names."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from gma.errors import UserError
+
+CORPUS, RUN, MODEL = "a prepared corpus", "a training run", "a model"
+# what is found in folders of each kind; a run is asked for first, as it holds a model, too
+MARKS = {RUN: ("checkpoints", "history.jsonl"), MODEL: ("model.safetensors", "config.toml"), CORPUS: ("corpus.json",)}
+
+
+def kind_of(folder: Path) -> str | None:
+    """Of a folder that has been written to, or None."""
+    return next((kind for kind, names in MARKS.items() if any((folder / name).exists() for name in names)), None)
+
+
+def check_free_for(kinds: Collection[str], folder: Path, remedy: str) -> None:
+    """UserError if `folder` exists and is of none of `kinds`, or no folder; nothing has been written then."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; expected a folder: {remedy}")
+    kind = kind_of(folder)
+    if kind is not None and kind not in kinds:
+        raise UserError(f"{folder} holds {kind}, whose files would be overwritten; {remedy}")
