@@ -184,8 +184,8 @@ def without_prior(query: Tensor, visible: Tensor) -> Alignment:
 def checked_delta(delta: float) -> float:
     if isinstance(delta, bool) or not isinstance(delta, numbers.Real):
         raise TypeError(f"delta is a {type(delta).__name__}; expected a number of source words, or inf for all")
-    if math.isnan(delta):
-        raise ValueError("delta is nan; expected a number of source words, or inf for all")
+    if math.isnan(delta) or delta == -math.inf:
+        raise ValueError(f"delta is {delta}; expected a number of source words, or inf for all")
     return float(delta)
 
 

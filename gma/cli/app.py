@@ -6,13 +6,14 @@ Nothing heavy is imported before a command needs it: `gma --help` must not wait 
 import contextlib
 import errno
 import sys
-from typing import NoReturn
+import warnings
+from typing import Any, NoReturn
 
 import typer
 
 from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, serve, sweep, train, translate
 from gma.cli.options import output
-from gma.errors import UserError
+from gma.errors import Caution, UserError
 
 COMMANDS = {
     "demo": demo.demo,
@@ -31,6 +32,7 @@ COMMANDS = {
     "config": info.config,
     "info": info.info,
 }
+PYTHON_S_FORMAT = warnings.formatwarning
 # errors of the machine that name no file
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 # of an output whose reader has died, or whose terminal has been closed
@@ -48,6 +50,7 @@ app.add_typer(plot.app, name="plot")
 
 def main() -> None:
     """Run the command of `sys.argv`."""
+    warnings.formatwarning = _warning
     try:
         app()
     except SystemExit as end:
@@ -59,6 +62,13 @@ def main() -> None:
         if message is None:
             raise
         _fail(message)
+
+
+def _warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+    """As Python formats it, or for people: where in the source a caution comes from helps nobody."""
+    return (
+        f"warning: {message}\n" if issubclass(category, Caution) else PYTHON_S_FORMAT(message, category, *place, **more)
+    )
 
 
 def _fail(message: str) -> NoReturn:

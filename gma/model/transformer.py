@@ -1,6 +1,7 @@
 """The Transformer: causal encoder, post-norm, and a decoder whose cross-attention is a policy."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -13,7 +14,7 @@ from gma.attention.key_value_cache import KeyValueCache
 from gma.attention.memory import Memory, Past, Projections
 from gma.attention.self_attention import SelfAttention, causal
 from gma.config.settings import AttentionSettings, ModelSettings
-from gma.errors import UserError
+from gma.errors import Caution, UserError
 from gma.model.inference import Inference
 from gma.model.positions import SinusoidalPositions
 from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
@@ -61,6 +62,12 @@ class Transformer(nn.Module):
                 "entries; expected a joint vocabulary: prepare the data with data.joint = true"
             )
         self.delta = attention.middle_delta
+        # lowest and highest; None where nothing can be chosen, or training knows nothing of it
+        self.trained_latencies: tuple[float, float] | None = None
+        if POLICIES[attention.policy].latency_symbol:
+            self.trained_latencies = (
+                attention.delta if isinstance(attention.delta, tuple) else (attention.delta, attention.delta)
+            )
         self.policy: type[CrossAttention] = POLICIES[attention.policy]
         self.segmenter: Segmenter | None = None
         self.inference = Inference()
@@ -139,11 +146,22 @@ class Transformer(nn.Module):
 
     def latency(self, delta: float | None) -> float:
         """The latency to translate with: the one asked for, if the policy can keep it, or the configured one."""
-        return self.delta if delta is None else self.policy.checked_latency(delta)
+        if delta is None:
+            return self.delta
+        delta = self.policy.checked_latency(delta)
+        if self.trained_latencies is not None and not self.trained_latencies[0] <= delta <= self.trained_latencies[1]:
+            warnings.warn(self._untrained(delta, *self.trained_latencies), Caution, stacklevel=2)
+        return delta
+
+    def _untrained(self, delta: float, low: float, high: float) -> str:
+        symbol = self.policy.latency_symbol
+        trained = f"{symbol} = {low:g} alone" if low == high else f"{symbol} from {low:g} to {high:g}"
+        return f"{symbol} = {delta:g}: the model was trained for {trained}, and may translate badly at others"
 
     def use_segmenter(self, segmenter: Segmenter) -> None:
         """Translate by meaning units from now on: write after every unit that `segmenter` finds."""
         self.check_can_segment()
+        self.trained_latencies = None
         self.segmenter, self.policy, self.delta = segmenter, MeaningUnits, segmenter.threshold
 
     def check_can_segment(self) -> None:

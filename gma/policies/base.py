@@ -93,7 +93,10 @@ class CrossAttention(nn.Module):
     @classmethod
     def checked_latency(cls, delta: float) -> float:
         """The latency asked for, if this policy can keep it."""
-        delta = checked_delta(delta)
+        try:
+            delta = checked_delta(delta)
+        except ValueError as error:
+            raise LatencyError(str(error)) from None
         if cls.latency_symbol is None:
             raise LatencyError(
                 f"delta is {delta:g}, but the policy {cls.name!r} has none to choose when translating; leave it out"

@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gma.attention.alignment import checked_delta
 from gma.policies.base import LatencyError
 from gma.policies.offline import OfflineCrossAttention
 from gma.text.vocabulary import Vocabulary
@@ -34,7 +33,7 @@ class MeaningUnits(OfflineCrossAttention):
 
     @classmethod
     def checked_latency(cls, delta: float) -> float:
-        threshold = checked_delta(delta)
+        threshold = super().checked_latency(delta)
         if not 0.0 < threshold < 1.0:
             raise LatencyError(f"the threshold θ is {threshold:g}; expected a number between 0 and 1, both left out")
         return threshold
