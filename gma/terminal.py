@@ -1,4 +1,4 @@
-"""What every command says on the terminal, and how."""
+"""How every command speaks: lines, and progress bars that only a terminal shows."""
 
 import contextlib
 import io
@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 class Output(io.TextIOBase):
@@ -58,8 +67,28 @@ def say(console: Console, text: str) -> None:
 
 @contextmanager
 def bar(console: Console, description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere; gives the function that moves it on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    """A bar over so many items; gives the function that is told how many more are done."""
+    with _progress(console, MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task(description, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def byte_bar(
+    console: Console, description: str, total: int | None = None
+) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar over bytes; gives the function that is told how many are done, and of how many where it knows better."""
+    with _progress(console, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def _progress(console: Console, *columns: ProgressColumn) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )

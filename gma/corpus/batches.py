@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gma.corpus.token_file import Split
@@ -145,15 +146,16 @@ class UpdateStream:
         return Update([self.plan.batch(index) for index in mine], first // len(self.plan))
 
 
-def evaluation_batches(split: Split, tokens: int) -> list[np.ndarray]:
+def length_batches(source: ArrayLike, target: ArrayLike, tokens: int) -> list[np.ndarray]:
     """Every sentence once, sorted by length, in batches of at most `tokens` (see `BatchPlan`).
 
-    The arrays are the sentences' indices, so `results[batch] = …` restores the order of the file.
+    The arrays are the sentences' indices, so `results[batch] = …` restores their order.
+
+    source, target: tokens of both sides of every sentence, EOS counted.
     """
     if tokens < 1:
         raise ValueError(f"tokens: expected at least 1, got {tokens}")
-    source, target = split.source.lengths, split.target.lengths
-    longest = np.maximum(source, target) + 1
+    longest = np.maximum(source, target)
     order = np.lexsort((target, source, longest))
     cuts = _cuts(longest[order], tokens)
     return [order[start:end] for start, end in pairwise(cuts)]

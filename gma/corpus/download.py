@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from gma.corpus import tatoeba
 from gma.corpus.fetch import fetch
 from gma.errors import UserError
 from gma.storage import atomic
 from gma.storage.digest import sha256_of
+from gma.terminal import byte_bar
 
 CHECKSUMS = "checksums.json"
 
@@ -122,23 +122,15 @@ def download(
     folder = Path(folder) / name
     folder.mkdir(parents=True, exist_ok=True)
     checksums = _Checksums(folder / CHECKSUMS)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        for remote in corpus.remotes:
-            task = progress.add_task(remote.name, total=None)
-            path = folder / remote.name
-            expected = remote.sha256 or checksums.get(remote.name)
-            if path.exists():
-                found = _check(path, expected)
-            else:
-                found = fetch(
-                    remote.url,
-                    path,
-                    sha256=expected,
-                    wait=wait,
-                    report=lambda done, total, task=task: progress.update(task, completed=done, total=total),
-                )
-            checksums.record(remote.name, found)
+    for remote in corpus.remotes:
+        path = folder / remote.name
+        expected = remote.sha256 or checksums.get(remote.name)
+        if path.exists():
+            found = _check(path, expected)
+        else:
+            with byte_bar(console, remote.name) as show:
+                found = fetch(remote.url, path, sha256=expected, wait=wait, report=show)
+        checksums.record(remote.name, found)
     _unpack(corpus, folder, console)
     corpus.finish(folder)
     return folder

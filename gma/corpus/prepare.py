@@ -7,8 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gma.config import DataSettings
@@ -27,6 +25,7 @@ from gma.storage import atomic
 from gma.storage.digest import sha256_of
 from gma.storage.folders import CORPUS, check_free_for
 from gma.storage.lock import locked
+from gma.terminal import byte_bar
 from gma.text.parallel_text import ParallelText
 from gma.text.rules import TextRules
 from gma.text.tokenizer import Tokenizer
@@ -215,12 +214,12 @@ class _Preparation:
             return Tokenizer(*(WordVocabulary.read(path, self.rules) for path in paths))
         source = WordCounts(limit=COUNTED_WORDS[settings.tokenizer])
         target = source if settings.joint else WordCounts(limit=COUNTED_WORDS[settings.tokenizer])
-        with self._progress("counting words", train.bytes) as advance:
-            for source_text, target_text in train.pairs(advance):
+        with byte_bar(self.console, "counting words", train.bytes) as show:
+            for source_text, target_text in train.pairs(show):
                 source.add(source_text)
                 target.add(target_text)
         kind = {"bpe": BpeVocabulary, "word": WordVocabulary}[settings.tokenizer]
-        with self._progress("learning the vocabulary", None):
+        with self.console.status("learning the vocabulary"):
             vocabularies = [
                 kind.train(
                     counts, self.rules, size=settings.vocabulary_size, minimum_frequency=settings.minimum_frequency
@@ -234,8 +233,8 @@ class _Preparation:
         summary = SplitSummary()
         paths = [self.folder / f"{name}.{side}" for side in SIDES]
         writers = [TokenFileWriter(path, side.size) for path, side in zip(paths, (tokenizer.source, tokenizer.target))]
-        with self._progress(f"encoding {name}", text.bytes) as advance, writers[0], writers[1]:
-            pairs = text.pairs(advance)
+        with byte_bar(self.console, f"encoding {name}", text.bytes) as show, writers[0], writers[1]:
+            pairs = text.pairs(show)
             while chunk := list(islice(pairs, CHUNK)):
                 encoded = [
                     (tokenizer.source.encode_array(source), tokenizer.target.encode_array(target))
@@ -290,13 +289,6 @@ class _Preparation:
             },
         }
         atomic.replace_text(self.folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-
-    @contextmanager
-    def _progress(self, description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True) as progress:
-            task = progress.add_task(description, total=total)
-            yield lambda position: progress.update(task, completed=position)
 
 
 def _move(partial: Path, output: Path) -> None:

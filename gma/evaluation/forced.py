@@ -10,14 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gma.corpus.batches import length_batches
 from gma.errors import UserError
 from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
-from gma.text.vocabulary import BOS, EOS, PAD
+from gma.text.padding import padded
+from gma.text.vocabulary import BOS, EOS, Vocabulary
 from gma.text.words import word_delays
 
 # padded tokens of a batch, of the longer side
 TOKENS = 4096
+# the tokens of each word of a sentence
+Words = list[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -90,21 +94,18 @@ def read(
     loaded.model.check_can_force()
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target for each source")
-    pairs = []
-    for number, (source, target) in enumerate(zip(sources, targets), start=1):
-        sides = [
-            [vocabulary.encode_word(word) for word in text.split()]
-            for vocabulary, text in ((loaded.tokenizer.source, source), (loaded.tokenizer.target, target))
-        ]
-        if not all(map(any, sides)):
-            side = "source" if any(sides[1]) else "target"
+    pairs = list(zip(_encoded(loaded.tokenizer.source, sources), _encoded(loaded.tokenizer.target, targets)))
+    for number, pair in enumerate(pairs, start=1):
+        if not all(map(any, pair)):
+            side = "source" if any(pair[1]) else "target"
             raise UserError(
                 f"{side} {number} has no words that the model can read; expected at least one on both sides: "
                 "leave the pair out"
             )
-        pairs.append(sides)
+    lengths = ([sum(map(len, pair[side])) + 1 for pair in pairs] for side in (0, 1))
     found: dict[int, ForcedPair] = {}
-    for indices in _batches([max(sum(map(len, side)) for side in sides) + 1 for sides in pairs]):
+    for batch in length_batches(*lengths, TOKENS):
+        indices = batch.tolist()
         found |= zip(indices, _read_batch(loaded, [pairs[index] for index in indices], delta))
         progress(len(indices))
     return [found[index] for index in range(len(pairs))]
@@ -115,15 +116,19 @@ def diagonal(source_words: int, target_words: int) -> frozenset[Link]:
     return frozenset(((2 * i + 1) * source_words // (2 * target_words), i) for i in range(target_words))
 
 
-def _read_batch(loaded: Loaded, pairs: list, delta: float | None) -> Iterator[ForcedPair]:
+def _encoded(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Words]:
+    return [[vocabulary.encode_word(word) for word in text.split()] for text in texts]
+
+
+def _read_batch(loaded: Loaded, pairs: list[tuple[Words, Words]], delta: float | None) -> Iterator[ForcedPair]:
     sides = list(zip(*pairs))
     source, target = ([[token for word in words for token in word] for words in side] for side in sides)
     device = loaded.model.project.weight.device
     lengths = torch.tensor([len(tokens) + 1 for tokens in source], device=device)
     output, weights = loaded.model.look(
-        _padded([[*tokens, EOS] for tokens in source], device),
+        padded([[*tokens, EOS] for tokens in source], device),
         lengths,
-        _padded([[BOS, *tokens] for tokens in target], device),
+        padded([[BOS, *tokens] for tokens in target], device),
         delta,
     )
     centers, widths = (
@@ -147,24 +152,6 @@ def _read_batch(loaded: Loaded, pairs: list, delta: float | None) -> Iterator[Fo
             visible[row, :, :rows],
             tuple(word_delays(source_pieces, target[row], needed, loaded.tokenizer.target)),
         )
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of sentences of like length, `TOKENS` at most with padding, or one sentence."""
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and lengths[index] * (len(batch) + 1) > TOKENS:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-def _padded(sentences: list[list[int]], device: torch.device) -> torch.Tensor:
-    """[B, longest]"""
-    longest = max(map(len, sentences))
-    return torch.tensor([[*tokens, *[PAD] * (longest - len(tokens))] for tokens in sentences], device=device)
 
 
 def _words_of_tokens(pieces: Sequence[int]) -> list[int]:

@@ -1,7 +1,6 @@
 """Quality against latency: several δ and models on one text, into one curve. A sweep that was cut off goes on."""
 
 import csv
-import hashlib
 import io
 import json
 import math
@@ -25,7 +24,7 @@ from gma.model import directory
 from gma.model.device import choose_device
 from gma.policies import CrossAttention
 from gma.storage import atomic, tensor_file
-from gma.storage.digest import sha256_of
+from gma.storage.digest import fingerprint, sha256_of
 from gma.terminal import bar, say
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
@@ -309,16 +308,14 @@ def _common_text(texts: dict[str, EvaluationText]) -> EvaluationText:
 
 def _fingerprint(folder: Path) -> str:
     """Of a model and the version that runs it."""
-    digest = hashlib.blake2b(version("gma").encode(), digest_size=16)
-    for name in (directory.CONFIG, directory.TOKENIZER):
-        digest.update(sha256_of(folder / name).encode())
-    for name in (directory.MODEL, directory.SEGMENTER):
-        if (folder / name).exists():
-            # not of the file: one that is written again may have other bytes
-            digest.update(tensor_file.digest(folder / name).encode())
-    return digest.hexdigest()
+    files = [sha256_of(folder / name) for name in (directory.CONFIG, directory.TOKENIZER)]
+    # not of the file: one that is written again may have other bytes
+    tensors = [
+        tensor_file.digest(folder / name) for name in (directory.MODEL, directory.SEGMENTER) if (folder / name).exists()
+    ]
+    return fingerprint(version("gma"), *files, *tensors)
 
 
 def _links_fingerprint(gold: Sequence[GoldLinks]) -> str:
     links = [(sorted(sentence.sure), sorted(sentence.possible)) for sentence in gold]
-    return hashlib.blake2b(json.dumps(links).encode(), digest_size=16).hexdigest()
+    return fingerprint(json.dumps(links))

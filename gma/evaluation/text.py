@@ -1,12 +1,12 @@
 """The sentences a translator is evaluated on: from two files, or from the corpus it was trained with."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from gma.corpus.token_file import MANIFEST, PreparedCorpus
 from gma.errors import UserError
 from gma.model.directory import Loaded
+from gma.storage.digest import fingerprint
 from gma.text.parallel_text import ParallelText
 
 SPLITS = ("test", "valid")
@@ -31,10 +31,7 @@ class EvaluationText:
     @property
     def fingerprint(self) -> str:
         """Another one for any other text."""
-        digest = hashlib.blake2b(digest_size=16)
-        for side in (self.sources, self.references):
-            digest.update("\n".join((*side, "")).encode())
-        return digest.hexdigest()
+        return fingerprint(*("\n".join((*side, "")) for side in (self.sources, self.references)))
 
 
 def load_text(

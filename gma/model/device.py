@@ -1,27 +1,33 @@
 """Where a model runs."""
 
+import contextlib
+
 import torch
 
 from gma.errors import UserError
 
 
-class DeviceError(UserError, ValueError):
-    """A device that is not here; the message says what is."""
+def choose_device(name: str, *, option: str = "--device", process: int = 0) -> torch.device:
+    """'cpu', 'cuda:N', 'cuda' (each process of a machine takes its own), or 'auto': a GPU if there is one.
 
-
-def choose_device(name: str) -> torch.device:
-    """'cpu', 'cuda' or 'cuda:N', or 'auto': a GPU if there is one."""
+    Args:
+        option: what the user calls it, for messages.
+        process: its number on this machine, from 0.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        name = "cuda" if count else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
+    device: torch.device | None = None
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(("cuda" if count else "cpu") if name == "auto" else name)
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
-        raise DeviceError(f"--device is {name!r}; expected auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and count == 0:
-        raise DeviceError(f"--device is {name!r}, but torch finds no GPU here; expected cpu or auto")
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise DeviceError(f"--device is {name!r}, but there are {count} GPUs here; expected cuda:0 to cuda:{count - 1}")
-    return device
+        raise UserError(f"{option} is {name!r}; expected auto, cpu, cuda or cuda:N")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if count == 0:
+        raise UserError(f"{option} is {name!r}, but torch finds no GPU here; expected cpu or auto")
+    index = process if device.index is None else device.index
+    if index >= count:
+        raise UserError(
+            f"{option} is {name!r}, which is cuda:{index} here, but there are {count} GPUs; expected cuda:0 to "
+            f"cuda:{count - 1}, and one process for each at most"
+        )
+    return torch.device("cuda", index)

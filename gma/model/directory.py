@@ -3,7 +3,6 @@
 One that `gma segment` has written has a segmenter.safetensors too, and translates by meaning units.
 """
 
-import hashlib
 import json
 import platform
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from gma.model.inference import Inference
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
 from gma.storage import atomic, tensor_file
+from gma.storage.digest import fingerprint
 from gma.text.tokenizer import Tokenizer
 from gma.text.vocabulary import Vocabulary
 
@@ -74,7 +74,7 @@ def save(
     tokenizer.save(folder / TOKENIZER)
     atomic.replace_text(folder / SIMULEVAL, SIMULEVAL_TEXT)
     atomic.replace_text(folder / TRAINING, json.dumps(training, indent=2, ensure_ascii=False) + "\n")
-    record = {"tokenizer": _fingerprint(folder / TOKENIZER)}
+    record = {"tokenizer": fingerprint((folder / TOKENIZER).read_bytes())}
     weights = {
         name: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
         for name, tensor in tensor_file.own_tensors(model).items()
@@ -101,7 +101,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu", inference: Infe
         raise ModelDirectoryError(f"{error.filename} cannot be read: {error.strerror}") from error
     if not isinstance(training, dict):
         raise ModelDirectoryError(f"{folder / TRAINING} holds {training!r:.40}; expected what `gma train` has written")
-    if weights.record.get("tokenizer") != _fingerprint(folder / TOKENIZER):
+    if weights.record.get("tokenizer") != fingerprint((folder / TOKENIZER).read_bytes()):
         raise ModelDirectoryError(
             f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"
         )
@@ -143,7 +143,3 @@ def _load_segmenter(folder: Path, vocabulary: Vocabulary, width: int) -> Segment
 def versions() -> dict[str, str]:
     """Of what a model was made with, for training.json."""
     return {"gma": version("gma"), "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _fingerprint(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -15,12 +15,12 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         # made here, and so with the permissions that the user's other files get, whoever fills it
         temporary.touch()
         write(temporary)
-        _synchronise(temporary)
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    # the new name itself is only safe once its folder is
     _synchronise(path.parent)
 
 
@@ -34,8 +34,11 @@ def remove_temporaries(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _synchronise(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _synchronise(folder: Path) -> None:
+    """A new name in a folder is only safe once the folder is; Windows opens no folder, and needs no such step."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,4 +1,4 @@
-"""The SHA-256 of a file."""
+"""Digests: SHA-256 of files that others can check, short fingerprints of what results depend on."""
 
 import hashlib
 from pathlib import Path
@@ -11,4 +11,12 @@ def sha256_of(path: Path) -> str:
     with open(path, "rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def fingerprint(*parts: str | bytes) -> str:
+    """32 letters that are other ones if anything in the parts, one after the other, is."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()

@@ -1,27 +1,29 @@
 """One process at a time in a folder."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from gma.errors import UserError
+
+LOCK = ".gma.lock"
 
 
 @contextmanager
 def locked(folder: Path, refusal: UserError) -> Iterator[None]:
-    """Keep others out; raises `refusal` where another process is in.
+    """Keep others out of a folder, which is made if need be; raises `refusal` where another process is in.
 
-    The lock is on the folder itself, which is made if need be, and ends with the process, however that ends.
+    The lock ends with the process, however that ends; the file that carries it may stay behind and means nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
+    lock = FileLock(folder / LOCK, blocking=False)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise refusal from error
+        lock.acquire()
+    except Timeout as error:
+        raise refusal from error
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()

@@ -31,10 +31,10 @@ class ParallelText:
         """Size of all files as they lie on disk."""
         return sum(_size(path) for pair in self.files for path in pair)
 
-    def pairs(self, advance: Callable[[int], object] = lambda position: None) -> Iterator[tuple[str, str]]:
-        """Read everything once; `advance` is told now and then how many bytes of the files have been read."""
+    def pairs(self, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[tuple[str, str]]:
+        """Read everything once; `progress` is told now and then how many bytes have been read, and of how many."""
         self.read = self.bad = self.empty = 0
-        before = 0
+        before, total = 0, self.bytes
         for paths in self.files:
             with open_lines(paths[0]) as source, open_lines(paths[1]) as target:
                 while True:
@@ -49,14 +49,14 @@ class ParallelText:
                     else:
                         yield left, right
                     if self.read % 1024 == 0:
-                        advance(before + source.position() + target.position())
+                        progress(before + source.position() + target.position(), total)
                 if source.ended != target.ended:
                     raise UserError(
                         f"{paths[0]} has {source.count_all():,} lines and {paths[1]} has {target.count_all():,}; "
                         "line i of one must be the translation of line i of the other: were they made together?"
                     )
             before += _size(paths[0]) + _size(paths[1])
-            advance(before)
+            progress(before, total)
 
     def _bad(self, lines: Lines) -> None:
         if self.on_bad_line == "error":

@@ -1,7 +1,6 @@
 """A training run as a folder: started, resumed or refused."""
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from gma.corpus.token_file import MANIFEST, PreparedCorpus
 from gma.errors import UserError
 from gma.model import directory
 from gma.storage import atomic
+from gma.storage.digest import fingerprint
 from gma.storage.folders import MODEL, RUN, check_free_for
 from gma.storage.lock import locked
 from gma.terminal import say
@@ -140,10 +140,9 @@ def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, 
         if section != "data" and f"{section}.{key}" not in free
     }
     files = {name: file for name, file in corpus.manifest["files"].items() if name.startswith(("train.", "tokenizer"))}
-    digest = hashlib.blake2b(json.dumps(files, sort_keys=True).encode(), digest_size=16)
     record = {
         "settings": settings,
-        "corpus": digest.hexdigest(),
+        "corpus": fingerprint(json.dumps(files, sort_keys=True)),
         "micro_batches": world.size * config.training.accumulation,
     }
     # as it will come back from a file: no tuples

@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from gma.corpus.batches import length_batches
 from gma.corpus.token_file import PreparedCorpus
 from gma.errors import UserError
 from gma.model import directory
@@ -26,8 +27,8 @@ from gma.text.words import source_word_ends
 from gma.training import unit_labels
 
 HELD_OUT = 0.1
-# sentences encoded together
-SENTENCES = 64
+# padded tokens encoded together
+TOKENS = 4096
 EPOCHS, BATCH, RATE, WEIGHT_DECAY = 20, 256, 1e-3, 1e-2
 
 
@@ -103,8 +104,8 @@ def word_states(model: Transformer, sources: Sequence[Sequence[int]], vocabulary
     """The encoder's state of the last token of every word of each source, [words, E]."""
     device = model.project.weight.device
     states: list[Tensor] = [torch.empty(0)] * len(sources)
-    order = torch.tensor([len(source) for source in sources]).argsort()
-    for batch in order.split(SENTENCES):
+    lengths = [len(source) for source in sources]
+    for batch in length_batches(lengths, lengths, TOKENS):
         chosen = [sources[index] for index in batch.tolist()]
         encoded = model.encoder(padded(chosen, device), torch.tensor([len(source) for source in chosen], device=device))
         for index, source, row in zip(batch.tolist(), chosen, encoded):

@@ -5,11 +5,12 @@ prefix x≤t, counted in words, is a meaning unit if its own greedy translation,
 translation begins with c, ends by itself and is a prefix of ŷ. That translation is c from then on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
+from gma.corpus.batches import length_batches
 from gma.decoding import greedy as search
 from gma.decoding.hypothesis import Hypothesis, length_limit
 from gma.model.transformer import Transformer
@@ -17,8 +18,8 @@ from gma.text.padding import padded
 from gma.text.vocabulary import BOS, EOS, Vocabulary
 from gma.text.words import source_word_ends
 
-# padded tokens of a batch of prefixes, both sides together
-TOKENS = 4096
+# padded tokens of a batch of prefixes, of the longer side
+TOKENS = 2560
 
 
 class Prefix(NamedTuple):
@@ -49,7 +50,10 @@ def label(
     whole = search.greedy(model, sources, slots=slots, finished=progress)
     lengths = [source_word_ends(source, vocabulary) for source in sources]
     following: list[dict[int, list[int]]] = [{} for _ in sources]
-    for batch in _batches(lengths, whole):
+    prefixes = [Prefix(sentence, length) for sentence, ends in enumerate(lengths) for length in ends]
+    target_lengths = [len(whole[prefix.sentence].tokens) + 1 for prefix in prefixes]
+    for chosen in length_batches([prefix.length + 1 for prefix in prefixes], target_lengths, TOKENS):
+        batch = [prefixes[index] for index in chosen.tolist()]
         for prefix, tokens in zip(batch, _following(model, batch, sources, whole)):
             following[prefix.sentence][prefix.length] = tokens
         progress(len(batch))
@@ -80,22 +84,3 @@ def _following(
     target = padded([[BOS, *whole[prefix.sentence].tokens] for prefix in batch], device)
     lengths = torch.tensor([prefix.length + 1 for prefix in batch], device=device)
     return model(source, lengths, target).logits.argmax(dim=2).tolist()
-
-
-def _batches(lengths: Sequence[Sequence[int]], whole: Sequence[Hypothesis]) -> Iterator[list[Prefix]]:
-    """All prefixes, those of like length together."""
-
-    def size(prefix: Prefix) -> tuple[int, int]:
-        return len(whole[prefix.sentence].tokens), prefix.length
-
-    prefixes = [Prefix(sentence, length) for sentence, ends in enumerate(lengths) for length in ends]
-    batch: list[Prefix] = []
-    for prefix in sorted(prefixes, key=size):
-        # target lengths ascend; source lengths do so only among equal ones
-        tokens = size(prefix)[0] + max(length for _, length in (*batch, prefix)) + 2
-        if batch and tokens * (len(batch) + 1) > TOKENS:
-            yield batch
-            batch = []
-        batch.append(prefix)
-    if batch:
-        yield batch

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gma.corpus.batches import collate, evaluation_batches
+from gma.corpus.batches import collate, length_batches
 from gma.corpus.token_file import Split
 from gma.decoding import greedy as search
 from gma.metrics import bleu, corpus_latency
@@ -29,7 +29,9 @@ class Validation:
 
     def __init__(self, split: Split, tokenizer: Tokenizer, tokens: int, sentences: int, world: World):
         self.split, self.tokenizer, self.world = split, tokenizer, world
-        self.batches = evaluation_batches(split, tokens)[world.rank :: world.size]
+        self.batches = length_batches(split.source.lengths + 1, split.target.lengths + 1, tokens)[
+            world.rank :: world.size
+        ]
         # a side without words has no latency
         texts = (split.source.lengths > 0) & (split.target.lengths > 0)
         self.translated = np.flatnonzero(texts)[:sentences].tolist()

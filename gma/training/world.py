@@ -1,10 +1,9 @@
-"""The processes of one training run: who am I, sums over all of us. One process alone is a world of size 1.
+"""The processes of one training run: their number, sums over all of them. One process alone is a world of size 1.
 
 `torchrun` starts them and ends all when one fails; by themselves, too, none waits for another longer than `PATIENCE`.
 """
 
 import inspect
-import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gma.config import ConfigError
+from gma.errors import UserError
+from gma.model.device import choose_device
 
 CPU = torch.device("cpu")
 # the only buffers are tables that every process computes for itself; the option's name depends on torch's version
@@ -27,8 +27,8 @@ SYNCHRONISE_BUFFERS = next(
     if name in inspect.signature(DistributedDataParallel).parameters
 )
 PATIENCE = timedelta(minutes=30)
-# gloo's thread lets go of finished work a moment after we do. Were it the last to, it would need the interpreter's
-# lock to free the tensors, which whoever takes the process group down holds while waiting for that thread
+# keeps recent work alive: if gloo's thread were the last to let go of it, that thread would need the interpreter's lock
+# to free the tensors, which destroy_process_group holds while it waits for the thread
 _recent: deque[distributed.Work] = deque(maxlen=8)
 
 
@@ -64,16 +64,12 @@ class World:
         return [item for part in parts for item in part]
 
     def share(self, value: Any) -> Any:
-        """Rank 0's value, which JSON can hold, on each."""
+        """Rank 0's value on each."""
         if self.size == 1:
             return value
-        text = json.dumps(value).encode() if self.is_first else b""
-        (length,) = self.total(len(text))
-        letters = torch.zeros(int(length), dtype=torch.uint8)
-        if self.is_first:
-            letters.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        distributed.broadcast(letters, src=0)
-        return json.loads(letters.numpy().tobytes())
+        values = [value]
+        distributed.broadcast_object_list(values, src=0, device=CPU)
+        return values[0]
 
     def share_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite the tensors with rank 0's."""
@@ -103,7 +99,9 @@ def join(device: str) -> Iterator[World]:
     rank, size, local_rank = (
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
-    place = _device(device, size, local_rank)
+    if size > 1 and ":" in device:
+        raise UserError(f"training.device is {device!r} with {size} processes; expected 'cuda': each takes its own GPU")
+    place = choose_device(device, option="training.device", process=local_rank)
     if place.type == "cuda":
         # kernels are launched on the current device, wherever their tensors are
         torch.cuda.set_device(place)
@@ -116,18 +114,3 @@ def join(device: str) -> Iterator[World]:
     yield World(rank, size, place)
     # not when an exception passes: leaving in good order would wait for a process that may be gone
     distributed.destroy_process_group()
-
-
-def _device(name: str, size: int, local_rank: int) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "cpu" or (name == "auto" and not available):
-        return CPU
-    if not available:
-        raise ConfigError(f"training.device is {name!r}, but torch finds no GPU here; expected 'cpu' or 'auto'")
-    if size > 1 and ":" in name:
-        raise ConfigError(f"training.device is {name!r} with {size} processes; expected 'cuda': each takes its own GPU")
-    place = torch.device(name if ":" in name else f"cuda:{local_rank}")
-    count = torch.cuda.device_count()
-    if place.index >= count:
-        raise ConfigError(f"there is no {place}: this machine has {count} GPUs; start at most one process for each")
-    return place

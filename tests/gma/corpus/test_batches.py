@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gma.corpus.batches import BatchPlan, UpdateStream, collate, evaluation_batches
+from gma.corpus.batches import BatchPlan, UpdateStream, collate, length_batches
 from gma.corpus.token_file import PreparedCorpus, Split, TokenFile, TokenFileWriter
 from gma.text.vocabulary import BOS, EOS, PAD
 
@@ -42,7 +42,7 @@ lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1
 def test_every_sentence_once_and_within_the_limit(tmp_path_factory, lengths, tokens, seed, epoch):
     split = make_split(tmp_path_factory.mktemp("split"), *zip(*lengths))
     plan = BatchPlan(split, tokens, seed)
-    for batches in (plan.epoch(epoch), evaluation_batches(split, tokens)):
+    for batches in (plan.epoch(epoch), length_batches(split.source.lengths + 1, split.target.lengths + 1, tokens)):
         assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
         assert all(cost(split, batch) <= tokens or len(batch) == 1 for batch in batches)
     assert len(plan.epoch(epoch)) == len(plan)
@@ -135,10 +135,10 @@ def test_updates_are_the_epochs_one_after_the_other(tmp_path):
     assert flat_update(fresh.update(numbers[-2])) == flat_update(stream.update(numbers[-2]))
 
 
-def test_evaluation_batches_restore_the_order(tmp_path):
+def test_length_batches_restore_the_order(tmp_path):
     split = natural_split(tmp_path, 700)
     results = np.full(len(split), -1)
-    batches = evaluation_batches(split, 1000)
+    batches = length_batches(split.source.lengths + 1, split.target.lengths + 1, 1000)
     for batch in batches:
         results[batch] = split.source.lengths[batch]
     assert (results == split.source.lengths).all()

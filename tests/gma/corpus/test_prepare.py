@@ -1,6 +1,5 @@
 """From raw text to a corpus: filters, counts, vocabularies, errors, and a killed run that leaves nothing half done."""
 
-import fcntl
 import gzip
 import hashlib
 import io
@@ -18,6 +17,7 @@ from gma.corpus import generated as toy
 from gma.corpus.prepare import PARTIAL, PrepareError, prepare
 from gma.corpus.token_file import CorpusError, PreparedCorpus
 from gma.errors import UserError
+from gma.storage.lock import LOCK, locked
 from gma.text.vocabulary import UNK, BpeVocabulary, WordVocabulary
 
 QUIET = Console(quiet=True)
@@ -81,7 +81,7 @@ def test_every_sentence_comes_back(raw, tmp_path, zipped, joint, split_punctuati
 def test_manifest_names_every_file_and_its_checksum(raw, tmp_path):
     prepare(raw(), tmp_path / "out", QUIET)
     manifest = json.loads((tmp_path / "out" / "corpus.json").read_text("utf-8"))
-    files = {path.name for path in (tmp_path / "out").iterdir()} - {"corpus.json"}
+    files = {path.name for path in (tmp_path / "out").iterdir()} - {"corpus.json", LOCK}
     assert manifest["files"].keys() == files
     for name, file in manifest["files"].items():
         assert file["sha256"] == hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest()
@@ -185,7 +185,7 @@ def test_text_that_cannot_be_used(raw, tmp_path, change, error, message):
     with pytest.raises(error, match=message):
         prepare(raw(**change), tmp_path / "out", QUIET)
     # nothing is left, not even what was written so far
-    assert not list((tmp_path / "out").iterdir())
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {LOCK}
 
 
 def test_missing_file(raw, tmp_path):
@@ -258,14 +258,8 @@ def _die_at(step, monkeypatch):
 
 def test_two_do_not_prepare_one_folder(raw, tmp_path):
     out = tmp_path / "out"
-    out.mkdir()
-    handle = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        with pytest.raises(PrepareError, match="another process is preparing"):
-            prepare(raw(), out, QUIET)
-    finally:
-        os.close(handle)
+    with locked(out, UserError("busy")), pytest.raises(UserError, match="another process is preparing"):
+        prepare(raw(), out, QUIET)
     prepare(raw(), out, QUIET)
     assert len(PreparedCorpus.open(out).split("train")) == 20
 

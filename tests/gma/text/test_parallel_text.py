@@ -40,9 +40,9 @@ def test_several_files_are_joined_and_mixed(tmp_path):
     files = [[tmp_path / f"{index}.{side}" for index in range(2)] for side in ("de", "en")]
     text = ParallelText(*files, on_bad_line="error", on_empty="drop")
     positions = []
-    assert len(list(text.pairs(positions.append))) == 4
+    assert len(list(text.pairs(lambda *position: positions.append(position)))) == 4
     assert text.read == 4
-    assert positions[-1] == text.bytes
+    assert positions[-1] == (text.bytes, text.bytes)
     # a second reading starts anew
     assert [source.strip() for source, _ in text.pairs()] == ["de0", "de0", "de1", "de1"]
     assert text.read == 4

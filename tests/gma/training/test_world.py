@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from gma.config import ConfigError
+from gma.errors import UserError
 from gma.training.world import join
 from tests.support import tiny_run
 
@@ -94,7 +94,7 @@ def test_nobody_waits_for_a_process_that_died(corpus, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there_is_a_clear_error(device):
-    with pytest.raises(ConfigError, match=f"training.device is '{device}', but torch finds no GPU"), join(device):
+    with pytest.raises(UserError, match=f"training.device is '{device}', but torch finds no GPU"), join(device):
         pass
 
 
