@@ -5,6 +5,7 @@
 # make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
+# make gpu-roofline what the main loops of the CUDA kernels issue, instruction by instruction, and the ceilings that follow
 # make sanitize   the kernels under sanitizers
 # make cuda-check the CUDA part with the CUDA build of torch (several GB): built, imported, its error paths; no GPU needed
 # All but the last two set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
@@ -17,7 +18,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup test-setup demo serve soak demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve soak demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -94,6 +95,11 @@ bench-model: setup
 # writes docs/gpu-report.md, too
 gpu-report: test-setup
 	$(BIN)/python -m benchmarks.gpu.report
+	$(BIN)/python -m benchmarks.gpu.compile_matrix
+
+# writes docs/gpu-roofline.md, too
+gpu-roofline: test-setup
+	$(BIN)/python -m benchmarks.gpu.roofline
 
 # the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
 ifeq ($(origin CXX),default)
@@ -136,7 +142,7 @@ cuda-check:
 	$(CUDA_PYTHON) tests/support/cuda_installation.py
 
 # C++ in the format of .clang-format
-FORMATTED := $(wildcard csrc/*.h csrc/cpu/* csrc/torch/*) tests/gma_kernels/native/fuzz.cpp
+FORMATTED := $(wildcard csrc/*.h csrc/cpu/* csrc/cuda/* csrc/torch/*) tests/gma_kernels/native/fuzz.cpp
 
 lint: test-setup
 	$(BIN)/ruff check .

@@ -1,5 +1,8 @@
 """What operators promise, whichever backend runs them: priors, limits, dtypes, precision and impossible values.
 
+A row with visible = 0 gives zeros and gets zero gradients; NaN in its query, center, width or incoming gradient reaches
+no other row, key or value. Nor does what stands in keys and values that no row sees.
+
 This file imports no backend. The backends import it, and so may whoever calls them.
 """
 

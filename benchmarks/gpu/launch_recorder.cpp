@@ -96,8 +96,9 @@ int main() {
       p.heads = 2;
       p.keys = 4096;
       p.head_size = p.value_size = size;
-      for (const int rows : {4096, 1}) {
+      for (const auto& [rows, drop_below] : {std::pair(4096, 0u), {4096, 1u}, {16, 0u}, {16, 1u}, {1, 0u}}) {
         p.rows = rows;
+        p.drop_below = drop_below;
         const std::string errors[] = {gma::cuda::forward(p, nullptr, nullptr), gma::cuda::backward(p, nullptr, nullptr),
                                       gma::cuda::attention_weights(p, nullptr, nullptr)};
         for (const std::string& error : errors) {

@@ -2,12 +2,11 @@
 #pragma once
 
 #include "../prior.h"
-#include "platform.h"
+#include "math.h"
+#include "split.h"
 
 namespace gma {
 namespace cuda {
-
-constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.69314718055994530942;
 
 // [B, H, rows, columns] of the call's scalar type, read or written.
 struct Matrix {
@@ -19,9 +18,8 @@ struct Matrix {
 
 struct Call {
   int heads, rows, keys;
-  int64_t all_heads;   // B * H
   PriorKind prior;
-  float score_scale;   // scale, for exponentials of base 2
+  float score_scale;  // scale, for exponentials of base 2
   float scale;
   uint32_t drop_below;
   float keep_scale;
@@ -35,9 +33,7 @@ struct Call {
 struct ForwardArguments {
   Call call;
   Matrix query, key, value, context;
-  // decoding with the source split: [B * H, splits, head tile + 2]
-  int splits, split_keys;
-  float* partial;
+  Split split;
 };
 
 struct WeightsArguments {
@@ -46,13 +42,27 @@ struct WeightsArguments {
   void* weights;  // [B, H, T, S]
 };
 
+// How far some rows see: the largest and the least visible.
+struct Extent {
+  int largest, least;
+};
+
+// What the backward over keys needs of 16 query rows.
+struct alignas(16) RowGroup {
+  static constexpr int rows = 16;
+  int visible[rows], peak[rows];
+  float a[rows], b[rows];  // see Curve
+  float shift[rows];       // -logsumexp, of base 2; NaN where center or width are impossible
+  float delta[rows];       // sum over j of beta_ij dbeta_ij
+  float factor[rows];      // what brings the sum of the weights to 1
+  Extent extent;
+};
+
 struct BackwardArguments {
   Call call;
-  Matrix query, key, value, grad_context, grad_query, grad_key, grad_value;
+  Matrix query, key, value, context, grad_context, grad_query, grad_key, grad_value;
   View<float> grad_center, grad_width;  // one value for every head
-  float* delta;      // [B, H, T]: sum over j of beta_ij dbeta_ij
-  float* factor;     // [B, H, T]: what brings the sum of a row's weights to 1
-  int32_t* largest;  // [B, H, ceil(T / 16)]: the largest visible among 16 rows
+  RowGroup* groups;                     // [B, H, ceil(T / 16)]
 };
 
 inline bool rows_are_aligned(const void* data, int64_t size, const int64_t (&sizes)[3], const int64_t (&strides)[3]) {
@@ -67,8 +77,12 @@ Matrix make_matrix(const ForwardParams& p, const View<Pointer>& view, int64_t ro
   const int64_t size = p.scalar_type == ScalarType::float32 ? 4 : 2;
   const bool aligned = rows_are_aligned(view.data, size, {p.batches, p.heads, rows},
                                         {view.batch_stride, view.head_stride, view.row_stride});
-  return {const_cast<void*>(static_cast<const void*>(view.data)), view.batch_stride, view.head_stride,
-          view.row_stride, static_cast<int>(columns), aligned};
+  return {const_cast<void*>(static_cast<const void*>(view.data)),
+          view.batch_stride,
+          view.head_stride,
+          view.row_stride,
+          static_cast<int>(columns),
+          aligned};
 }
 
 template <class To, class From>
@@ -81,7 +95,6 @@ inline Call make_call(const ForwardParams& p) {
   call.heads = static_cast<int>(p.heads);
   call.rows = static_cast<int>(p.rows);
   call.keys = static_cast<int>(p.keys);
-  call.all_heads = p.batches * p.heads;
   call.prior = p.prior;
   call.score_scale = static_cast<float>(p.scale * log2_e);
   call.scale = static_cast<float>(p.scale);
@@ -96,17 +109,27 @@ inline Call make_call(const ForwardParams& p) {
   return call;
 }
 
-// Which head, and which of its tiles, a block of threads works on. Heads of one tile are neighbours.
+inline ForwardArguments make_forward(const ForwardParams& p, const Split& split) {
+  return {make_call(p),
+          make_matrix(p, p.query, p.rows, p.head_size),
+          make_matrix(p, p.key, p.keys, p.head_size),
+          make_matrix(p, p.value, p.keys, p.value_size),
+          make_matrix(p, p.context, p.rows, p.value_size),
+          split};
+}
+
+// Which head, and which of its tiles, a block of threads works on.
 struct Place {
   int batch, head;
   int64_t flat_head;  // b * H + h
   int tile;
 };
 
-GMA_DEVICE Place find_place(const Call& call) {
-  const unsigned all_heads = static_cast<unsigned>(call.all_heads), flat = blockIdx.x % all_heads;
-  return {static_cast<int>(flat / call.heads), static_cast<int>(flat % call.heads), flat,
-          static_cast<int>(blockIdx.x / all_heads)};
+// Tiles of one head are neighbours: blocks that run at the same time share keys and values in the L2 cache.
+GMA_DEVICE Place find_place(const Call& call, int tiles) {
+  const unsigned flat = blockIdx.x / static_cast<unsigned>(tiles), heads = static_cast<unsigned>(call.heads);
+  return {static_cast<int>(flat / heads), static_cast<int>(flat % heads), flat,
+          static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles))};
 }
 
 template <class T>
@@ -127,8 +150,8 @@ struct HeadRows {
 
 template <class scalar>
 GMA_DEVICE HeadRows<scalar> rows_of(const Matrix& matrix, const Place& place) {
-  scalar* data = static_cast<scalar*>(matrix.data) + place.batch * matrix.batch_stride +
-                 place.head * matrix.head_stride;
+  scalar* data =
+      static_cast<scalar*>(matrix.data) + place.batch * matrix.batch_stride + place.head * matrix.head_stride;
   return {data, matrix.row_stride, matrix.columns, matrix.aligned};
 }
 

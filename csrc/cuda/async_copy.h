@@ -10,10 +10,10 @@ namespace cuda {
 
 // Both addresses 16-byte aligned; what lies past the first `bytes` becomes 0 and is not read.
 GMA_DEVICE void copy_async(void* shared, const void* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-               "l"(global), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(bytes)
+      : "memory");
 }
 
 GMA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -28,17 +28,15 @@ __global__ void __launch_bounds__(sum_threads) sum_heads_kernel(SumArguments arg
 
 bool is_shared(const BackwardParams& p, const View<void>& grad) { return p.heads > 1 && grad.head_stride == 0; }
 
-// What the kernels leave for one another, each [B, H, T] or smaller; null where nothing is needed.
+// What the kernels leave for one another; null where nothing is needed.
 struct Workspace {
-  float *delta, *factor, *center, *width;
-  int32_t* largest;
+  RowGroup* groups;
+  float *center, *width;  // [B, H, T]
   size_t bytes = 0;
 
   Workspace(const BackwardParams& p, void* memory) {
-    const int64_t heads = p.batches * p.heads, rows = heads * p.rows;
-    delta = take<float>(memory, rows);
-    factor = take<float>(memory, rows);
-    largest = take<int32_t>(memory, heads * divide_up(p.rows, warp_rows));
+    const int64_t heads = p.batches * p.heads, rows = heads * p.rows, count = heads * divide_up(p.rows, RowGroup::rows);
+    groups = take<RowGroup>(memory, count);
     center = is_shared(p, p.grad_center) ? take<float>(memory, rows) : nullptr;
     width = is_shared(p, p.grad_width) ? take<float>(memory, rows) : nullptr;
   }
@@ -73,15 +71,14 @@ std::string backward(const BackwardParams& p, void* memory, void* stream) {
   arguments.query = make_matrix(p, p.query, p.rows, p.head_size);
   arguments.key = make_matrix(p, p.key, p.keys, p.head_size);
   arguments.value = make_matrix(p, p.value, p.keys, p.value_size);
+  arguments.context = make_matrix(p, p.context, p.rows, p.value_size);
   arguments.grad_context = make_matrix(p, p.grad_context, p.rows, p.value_size);
   arguments.grad_query = make_matrix(p, p.grad_query, p.rows, p.head_size);
   arguments.grad_key = make_matrix(p, p.grad_key, p.keys, p.head_size);
   arguments.grad_value = make_matrix(p, p.grad_value, p.keys, p.value_size);
   arguments.grad_center = one_for_each_head(p, workspace.center, p.grad_center);
   arguments.grad_width = one_for_each_head(p, workspace.width, p.grad_width);
-  arguments.delta = workspace.delta;
-  arguments.factor = workspace.factor;
-  arguments.largest = workspace.largest;
+  arguments.groups = workspace.groups;
   std::string error = backward_over_queries(p, arguments, stream);
   if (error.empty()) error = backward_over_keys(p, arguments, stream);
   if (error.empty()) error = sum_heads(p, workspace.center, p.grad_center, stream);

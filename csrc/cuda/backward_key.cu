@@ -12,146 +12,264 @@ namespace gma {
 namespace cuda {
 namespace {
 
-// A query row, as seen from the keys. Of impossible values its logsumexp, NaN then, is enough to tell.
-struct Column {
-  RowPrior<float> prior;
-  int visible;
-  float logsumexp, delta, factor;  // the first of base 2; see the kernel over queries
+// quick: see backward.h
+template <class scalar, int head_tile, bool quick>
+struct Sizes {
+  static constexpr bool is_wide = sizeof(scalar) == 4;
+  static constexpr int row_tiles = quick && head_tile <= 64 ? 2 : 1, warps = is_wide && head_tile > 128 ? 2 : 4;
+  static constexpr int warp_keys = row_tiles * fragment_rows, keys = warps * warp_keys, threads = warps * 32;
+  static constexpr int rows = head_tile <= (quick ? 128 : 64) ? 32 : 16, groups = rows / RowGroup::rows;
+  // rows of a tile whose scores are in registers at the same time
+  static constexpr int part = row_tiles == 2 ? RowGroup::rows : rows;
+  static constexpr int stages = is_wide && head_tile > 128 ? 1 : 2;
+  // as much of the columns of both gradients as one block of threads keeps in registers; others take the rest
+  static constexpr int most_columns = is_wide ? 64 : 128, columns = head_tile < most_columns ? head_tile : most_columns;
+  static constexpr int parts = head_tile / columns;
+  static constexpr size_t shared_bytes =
+      (2 * keys + 2 * stages * rows) * head_tile * sizeof(scalar) + stages * groups * sizeof(RowGroup);
 };
 
-GMA_DEVICE Column load_column(const BackwardArguments& arguments, const Place& place, int index) {
-  const Call& call = arguments.call;
-  const Row row = load_row(call, place, index);
-  if (row.visible == 0) return {};
-  const int64_t flat_row = place.flat_head * call.rows + index;
-  return {row.prior, row.visible, *at_row(call.logsumexp, place, index) * static_cast<float>(log2_e),
-          arguments.delta[flat_row], arguments.factor[flat_row]};
+GMA_DEVICE Extent join(const Extent& a, const Extent& b) {
+  return {a.largest > b.largest ? a.largest : b.largest, a.least < b.least ? a.least : b.least};
 }
 
-// The first tile of `step` rows, from `tile` on, in which a row sees more than `keys` keys.
-template <int step>
-GMA_DEVICE int next_tile(const BackwardArguments& arguments, const Place& place, int tile, int keys) {
-  const int groups = (arguments.call.rows + warp_rows - 1) / warp_rows;
-  const int32_t* largest = arguments.largest + place.flat_head * groups;
-  for (; tile * step < arguments.call.rows; ++tile)
-    for (int i = tile * (step / warp_rows); i < (tile + 1) * (step / warp_rows) && i < groups; ++i)
-      if (largest[i] > keys) return tile;
-  return tile;
-}
+// Tiles of query rows, of `groups` groups each.
+template <int groups>
+struct RowTiles {
+  const RowGroup* of_head;
+  int group_count;
 
-// Scores and gradients of weights, [16 keys, step rows], become weights with dropout, but for its scale, and gradients
-// of logits. columns: the rows of the tile; kept: see dropout.h.
-template <int tiles>
-GMA_DEVICE void differentiate(float (&weights)[tiles][4], float (&grads)[tiles][4], const Column* columns,
-                              const Call& call, uint32_t kept, int warp_key) {
-  const int first_key = warp_key + lane_index() / 4, t = lane_index() % 4;
+  // Of a tile there is; rows past the last see nothing.
+  __device__ __forceinline__ Extent extent(int tile) const {
+    Extent found = of_head[tile * groups].extent;
+#pragma unroll
+    for (int i = 1; i < groups; ++i)
+      found = join(found, tile * groups + i < group_count ? of_head[tile * groups + i].extent : Extent{0, 0});
+    return found;
+  }
+
+  // The tiles begin .. end - 1 are from the first to the last in which a row sees more than `keys` keys.
+  __device__ __forceinline__ void bounds(int keys, int& begin, int& end) const {
+    const int count = (group_count + groups - 1) / groups;
+    const auto sees = [&](int tile) { return tile >= 0 && tile < count && extent(tile).largest > keys; };
+    int found = 0;
+    for (begin = 0; begin < count; begin += 32) {
+      found = largest_of_warp(sees(begin + lane_index()) ? 32 - lane_index() : 0);
+      if (found > 0) break;
+    }
+    begin += 32 - found;
+    for (end = count; end > begin; end -= 32) {
+      found = largest_of_warp(sees(end - 1 - lane_index()) ? 32 - lane_index() : 0);
+      if (found > 0) break;
+    }
+    end -= 32 - found;
+  }
+};
+
+// What a tile's fragments have for columns: rows 2t, 2t + 1 of every 8.
+struct LaneColumns {
+  const RowGroup* groups;
+
+  __device__ __forceinline__ const RowGroup& group(int n) const { return groups[n / 2]; }
+  static __device__ __forceinline__ int at(int n, int e) { return n % 2 * 8 + lane_index() % 4 * 2 + e; }
+  __device__ __forceinline__ Curve curve(int n, int e) const {
+    return {group(n).peak[at(n, e)], group(n).a[at(n, e)], group(n).b[at(n, e)]};
+  }
+};
+
+// Scores and gradients of weights, [keys, rows], become weights with dropout, but for its scale, and gradients of
+// logits. kept: see dropout.h. masks: whether some row of the tile does not see all of the block's keys.
+template <bool quick, int row_tiles, int tiles>
+GMA_DEVICE void differentiate(float (&weights)[row_tiles][tiles][4], float (&grads)[row_tiles][tiles][4],
+                              const LaneColumns& columns, const Call& call, const uint32_t (&kept)[row_tiles],
+                              int warp_key, bool masks) {
+  const int first_key = warp_key + lane_index() / 4;
   with_prior(call.prior, [&](auto kind) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const Column& column = columns[8 * n + 2 * t + e];
-        const float distance = static_cast<float>(first_key + 1 - column.prior.peak);
+        const Curve curve = columns.curve(n, e);
+        const float shift = columns.group(n).shift[columns.at(n, e)];
+        const float t = static_cast<float>(first_key + 1 - curve.peak);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int i = 2 * r + e, key = first_key + 8 * r;
-          const float exponent = logit<decltype(kind)::value>(column.prior, call.score_scale, weights[n][i],
-                                                              distance + static_cast<float>(8 * r));
-          const float weight = key < column.visible ? exp2f(exponent - column.logsumexp) * column.factor : 0;
-          const bool keep = kept >> (4 * n + i) & 1;
-          const float grad = keep ? grads[n][i] * call.keep_scale : 0;
-          grads[n][i] = weight == 0 ? 0 : grad_of_logit(column.visible, weight, grad, column.delta);
-          weights[n][i] = keep ? weight : 0;
-        }
+        for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            float& x = weights[r][n][2 * h + e];
+            x = exp2_fast(logit<decltype(kind)::value>(curve, x * call.score_scale + shift,
+                                                       t + static_cast<float>(16 * r + 8 * h)));
+          }
       }
   });
+#pragma unroll
+  for (int n = 0; n < tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float delta = columns.group(n).delta[columns.at(n, e)];
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int i = 2 * h + e;
+          float &weight = weights[r][n][i], &grad = grads[r][n][i];
+          if constexpr (quick) {
+            grad = weight * (grad - delta);
+          } else {
+            weight *= columns.group(n).factor[columns.at(n, e)];
+            const bool keep = kept[r] >> (4 * n + i) & 1;
+            grad = weight * ((keep ? grad * call.keep_scale : 0) - delta);
+            weight = keep ? weight : 0;
+          }
+        }
+    }
+  if (!masks) return;
+#pragma unroll
+  for (int n = 0; n < tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int visible = columns.group(n).visible[columns.at(n, e)];
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int key = first_key + 16 * r + 8 * h;
+          if (key >= visible) weights[r][n][2 * h + e] = 0;
+          // the weight of the only key a row sees is 1, whatever its logit
+          if (key >= visible || visible == 1) grads[r][n][2 * h + e] = 0;
+        }
+    }
 }
 
-// As much of the columns of both gradients as one block of threads keeps in registers; others take the rest.
-template <class scalar, int head_tile>
-struct Part {
-  static constexpr int most = sizeof(scalar) == 4 ? 64 : 128, columns = head_tile < most ? head_tile : most;
-  static constexpr int count = head_tile / columns;
-};
-
-template <class scalar, int head_tile>
-__global__ void __launch_bounds__(most_threads, resident_blocks) backward_key_kernel(BackwardArguments arguments) {
-  using T = Tile<scalar, head_tile>;
-  constexpr int step = T::backward_step, tile_elements = step * T::stride;
-  constexpr int columns = Part<scalar, head_tile>::columns, parts = Part<scalar, head_tile>::count;
+template <class scalar, int head_tile, bool quick>
+__global__ void __launch_bounds__(Sizes<scalar, head_tile, quick>::threads,
+                                  Sizes<scalar, head_tile, quick>::shared_bytes > most_shared_bytes / 2 ? 1 : 2)
+    backward_key_kernel(BackwardArguments arguments) {
+  using S = Sizes<scalar, head_tile, quick>;
+  constexpr int step = S::rows, tile_elements = step * head_tile, row_tiles = S::row_tiles, columns = S::columns;
   const Call& call = arguments.call;
-  const Place place = find_place(call);
-  const int first_key = place.tile / parts * block_rows(), warp_key = first_key + warp_index() * warp_rows;
-  const int first_column = place.tile % parts * columns;
-  scalar* const key = shared_memory<scalar>();
-  scalar* const value = key + block_rows() * T::stride;
-  scalar* const queries = value + block_rows() * T::stride;
-  scalar* const grad_contexts = queries + 2 * tile_elements;
-  Column* const tile_rows = reinterpret_cast<Column*>(grad_contexts + 2 * tile_elements);  // [2, step]
-  const int warp_offset = warp_index() * warp_rows * T::stride;
+  const Place place = find_place(call, (call.keys + S::keys - 1) / S::keys * S::parts);
+  const int first_key = place.tile / S::parts * S::keys, warp_key = first_key + warp_index() * S::warp_keys;
+  const int first_column = place.tile % S::parts * columns;
+  scalar* const queries = shared_memory<scalar>();
+  scalar* const grad_contexts = queries + S::stages * tile_elements;
+  scalar* const key = grad_contexts + S::stages * tile_elements;
+  scalar* const value = key + S::keys * head_tile;
+  RowGroup* const tile_groups = reinterpret_cast<RowGroup*>(value + S::keys * head_tile);
+  const int warp_offset = warp_index() * S::warp_keys * head_tile;
 
+  const int group_count = (call.rows + RowGroup::rows - 1) / RowGroup::rows;
+  const RowTiles<S::groups> head{arguments.groups + place.flat_head * group_count, group_count};
   const HeadRows<scalar> query_rows = rows_of<scalar>(arguments.query, place);
   const HeadRows<scalar> grad_rows = rows_of<scalar>(arguments.grad_context, place);
+  int begin, end;
+  head.bounds(first_key, begin, end);
+  using RowCopy = TileCopy<scalar, head_tile, step, S::threads>;
+  RowCopy query_copy(query_rows, begin * step), grad_copy(grad_rows, begin * step);
   const auto load_tile = [&](int tile, int stage) {
-    // a row that sees nothing may hold anything
-    const auto sees = [&](int row) { return visible_of(call, place, tile * step + row) > 0; };
-    load_rows<scalar, head_tile>(queries + stage * tile_elements, query_rows, tile * step, step, sees);
-    load_rows<scalar, head_tile>(grad_contexts + stage * tile_elements, grad_rows, tile * step, step, sees);
-    for (int row = static_cast<int>(threadIdx.x); row < step; row += static_cast<int>(blockDim.x))
-      tile_rows[stage * step + row] = load_column(arguments, place, tile * step + row);
+    if (head.extent(tile).least > 0) {
+      query_copy.load(queries + stage * tile_elements, step);
+      grad_copy.load(grad_contexts + stage * tile_elements, step);
+    } else {
+      // a row that sees nothing may hold anything
+      const auto sees = [&](int at) {
+        const int row = tile * step + at;
+        return row < call.rows && head.of_head[row / RowGroup::rows].visible[row % RowGroup::rows] > 0;
+      };
+      query_copy.load_wanted(queries + stage * tile_elements, sees);
+      grad_copy.load_wanted(grad_contexts + stage * tile_elements, sees);
+    }
+    constexpr int chunks = S::groups * static_cast<int>(sizeof(RowGroup)) / 16;
+    const int chunk = static_cast<int>(threadIdx.x), group = tile * S::groups + chunk * S::groups / chunks;
+    static_assert(chunks <= S::threads);
+    const bool is_there = group < group_count;
+    if (chunk < chunks)
+      copy_async(reinterpret_cast<char*>(tile_groups + stage * S::groups) + chunk * 16,
+                 reinterpret_cast<const char*>(head.of_head + (is_there ? tile * S::groups : 0)) + chunk * 16,
+                 is_there ? 16 : 0);
   };
 
-  float grad_key[columns / 8][4], grad_value[columns / 8][4];
-  set_zero(grad_key);
-  set_zero(grad_value);
-  const Dropout dropout = make_dropout(call, place);
-  int tile = next_tile<step>(arguments, place, 0, first_key);
-  if (tile * step < call.rows) {
-    const auto exists = [&](int row) { return first_key + row < call.keys; };
-    load_rows<scalar, head_tile>(key, rows_of<scalar>(arguments.key, place), first_key, block_rows(), exists);
-    load_rows<scalar, head_tile>(value, rows_of<scalar>(arguments.value, place), first_key, block_rows(), exists);
-    load_tile(tile, 0);
+  float grad_key[row_tiles][columns / 8][4], grad_value[row_tiles][columns / 8][4];
+  set_all(grad_key, 0);
+  set_all(grad_value, 0);
+  [[maybe_unused]] const Dropout dropout = make_dropout(call, place);
+  if (begin < end) {
+    using KeyCopy = TileCopy<scalar, head_tile, S::keys, S::threads>;
+    KeyCopy(rows_of<scalar>(arguments.key, place), first_key).load(key, call.keys - first_key);
+    KeyCopy(rows_of<scalar>(arguments.value, place), first_key).load(value, call.keys - first_key);
+    load_tile(begin, 0);
   }
   commit_copies();
-  for (int stage = 0; tile * step < call.rows; stage ^= 1) {
-    const int following = next_tile<step>(arguments, place, tile + 1, first_key);
-    if (following * step < call.rows) load_tile(following, stage ^ 1);
-    commit_copies();
-    wait_for_copies<1>();
+  const SharedRows<scalar, head_tile, row_tiles> left_key{key + warp_offset}, left_value{value + warp_offset};
+  for (int tile = begin; tile < end; ++tile) {
+    const int stage = S::stages == 2 ? (tile - begin) % 2 : 0;
+    if (S::stages == 2 && tile + 1 < end) load_tile(tile + 1, stage ^ 1);
+    if (S::stages == 2) commit_copies();
+    wait_for_copies<S::stages - 1>();
     __syncthreads();
-    const uint32_t kept = kept_in_fragment<step / 8>(
-        dropout, [&](int n) { return kept_by_keys(dropout, warp_key, tile * step + 8 * n); });
-    float weights[step / 8][4], grads[step / 8][4];
-    multiply_transposed<scalar, head_tile, step>(weights, key + warp_offset, queries + stage * tile_elements);
-    multiply_transposed<scalar, head_tile, step>(grads, value + warp_offset, grad_contexts + stage * tile_elements);
-    differentiate(weights, grads, tile_rows + stage * step, call, kept, warp_key);
-    multiply_onto<scalar, head_tile, step, columns>(grad_value, weights,
-                                                    grad_contexts + stage * tile_elements + first_column);
-    multiply_onto<scalar, head_tile, step, columns>(grad_key, grads, queries + stage * tile_elements + first_column);
+#pragma unroll
+    for (int first = 0; first < step; first += S::part) {
+      const RowGroup* const groups = tile_groups + stage * S::groups + first / RowGroup::rows;
+      // groups past the last are zeros
+      Extent extent = groups[0].extent;
+#pragma unroll
+      for (int i = 1; i < S::part / RowGroup::rows; ++i) extent = join(extent, groups[i].extent);
+      if (extent.largest <= warp_key) continue;
+      [[maybe_unused]] uint32_t kept[row_tiles] = {};
+      if constexpr (!quick)
+        find_kept<S::part / 8>(kept, [&](int r, int n) {
+          return dropout.on ? kept_by_keys(dropout, warp_key + r * fragment_rows, tile * step + first + 8 * n) : 15;
+        });
+      const scalar* const query = queries + stage * tile_elements + first * head_tile;
+      const scalar* const grad_context = grad_contexts + stage * tile_elements + first * head_tile;
+      float weights[row_tiles][S::part / 8][4], grads[row_tiles][S::part / 8][4];
+      set_all(weights, 0);
+      multiply_transposed<scalar, head_tile, S::part>(weights, left_key, query);
+      set_all(grads, 0);
+      multiply_transposed<scalar, head_tile, S::part>(grads, left_value, grad_context);
+      differentiate<quick>(weights, grads, LaneColumns{groups}, call, kept, warp_key,
+                           extent.least < warp_key + S::warp_keys);
+      multiply_onto<scalar, head_tile, S::part, columns>(grad_value, weights, grad_context, first_column);
+      multiply_onto<scalar, head_tile, S::part, columns>(grad_key, grads, query, first_column);
+    }
     __syncthreads();
-    tile = following;
+    if (S::stages == 1 && tile + 1 < end) {
+      load_tile(tile + 1, 0);
+      commit_copies();
+    }
   }
 
-  const float scale[2] = {call.scale, call.scale}, keep_scale[2] = {call.keep_scale, call.keep_scale};
-  store_fragment<scalar, columns>(grad_key, scale, rows_of<scalar>(arguments.grad_key, place), warp_key, call.keys,
-                                  first_column);
-  store_fragment<scalar, columns>(grad_value, keep_scale, rows_of<scalar>(arguments.grad_value, place), warp_key,
-                                  call.keys, first_column);
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < columns / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        grad_key[r][n][i] *= call.scale;
+        grad_value[r][n][i] *= call.keep_scale;
+      }
+    const int first = warp_key + r * fragment_rows;
+    store_fragment<scalar, columns>(grad_key[r], rows_of<scalar>(arguments.grad_key, place), first, call.keys,
+                                    first_column);
+    store_fragment<scalar, columns>(grad_value[r], rows_of<scalar>(arguments.grad_value, place), first, call.keys,
+                                    first_column);
+  }
+}
+
+template <class scalar, int head_tile, bool quick>
+std::string launch_over_keys(const BackwardParams& p, const BackwardArguments& arguments, void* stream) {
+  using S = Sizes<scalar, head_tile, quick>;
+  return launch("backward over keys", backward_key_kernel<scalar, head_tile, quick>,
+                p.batches * p.heads * divide_up(p.keys, S::keys) * S::parts, S::threads, S::shared_bytes, stream,
+                arguments);
 }
 
 }  // namespace
 
 std::string backward_over_keys(const BackwardParams& p, const BackwardArguments& arguments, void* stream) {
-  return with_instance(p.scalar_type, larger(p.head_size, p.value_size), [&](auto instance) {
+  return with_quickness(p, [&](auto instance, auto quick) {
     using I = decltype(instance);
-    using Sizes = typename I::Sizes;
-    constexpr int parts = Part<typename I::scalar, I::head_tile>::count;
-    const int warps = warps_for(p.keys, Sizes::most_warps);
-    const size_t rows = 2 * warps * warp_rows + 4 * Sizes::backward_step;
-    const size_t shared = rows * Sizes::stride * sizeof(typename I::scalar) + 2 * Sizes::backward_step * sizeof(Column);
-    return launch("backward over keys", backward_key_kernel<typename I::scalar, I::head_tile>,
-                  p.batches * p.heads * divide_up(p.keys, warps * warp_rows) * parts, warps * 32, shared, stream,
-                  arguments);
+    return launch_over_keys<typename I::scalar, I::head_tile, quick()>(p, arguments, stream);
   });
 }
 

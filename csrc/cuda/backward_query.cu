@@ -1,9 +1,12 @@
 // Backward, over blocks of query rows: gradients of queries, centers and widths.
 //
-// Two walks over the keys the rows see. The first sums up delta_i = sum_j beta_ij dbeta_ij; taking it from the very
-// numbers it is subtracted from in the second makes ds nearly 0 in one-hot rows, where grad_context.context would
-// leave the rounding errors of a 16-bit context. It also sums up the weights, because a rounded logsumexp makes all of
-// a row's too large or too small. Both sums are kept for the kernel over keys.
+// ds_ij = beta_ij (dbeta_ij - delta_i), delta_i = sum_j beta_ij dbeta_ij = dcontext_i . context_i
+//
+// delta is first taken from the context. What its rounding makes wrong is sum_j ds_ij, which should be 0, and the
+// kernel over keys gets a delta corrected by that. Where it is a large part of all ds_ij, as in rows with one weight, a
+// second walk over the keys makes the gradients of the block's rows anew from the corrected one. With dropout and in
+// float32 that is so for all rows: the first walk then has no product with the keys, and also finds what brings the
+// weights to a sum of 1, which the rounding of the logsumexp in float32 would else show.
 
 #include "backward.h"
 #include "dispatch.h"
@@ -16,170 +19,256 @@ namespace gma {
 namespace cuda {
 namespace {
 
-// Sums over j of ds_ij times what the derivatives of the log-prior need of position j, of the lane's columns.
-template <int tiles>
-GMA_DEVICE void add_prior_terms(const float (&grads)[tiles][4], const Row (&rows)[2], PriorKind prior, int first_key,
-                                float (&center)[2], float (&width)[2]) {
-  const int first = first_key + 2 * (lane_index() % 4);
-  with_prior(prior, [&](auto kind) {
-    if constexpr (decltype(kind)::value != PriorKind::none) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float t = static_cast<float>(first + 1 - rows[r].prior.peak);
-#pragma unroll
-        for (int n = 0; n < tiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const auto terms = prior_terms<decltype(kind)::value, DeviceMath>(rows[r].prior,
-                                                                              t + static_cast<float>(8 * n + e));
-            center[r] += grads[n][2 * r + e] * terms.center;
-            width[r] += grads[n][2 * r + e] * terms.width;
-          }
-      }
-    }
-  });
-}
+template <class scalar, int head_tile, bool quick>
+struct Sizes {
+  static constexpr bool is_wide = sizeof(scalar) == 4;
+  static constexpr int row_tiles = quick && head_tile <= 64 ? 2 : 1, warps = is_wide && head_tile > 128 ? 2 : 4;
+  static constexpr int warp_rows = row_tiles * fragment_rows, rows = warps * warp_rows, threads = warps * 32;
+  static constexpr int keys = head_tile <= (is_wide ? 64 : 128) ? 32 : 16;
+  // where a warp has few rows, what is read of them weighs most
+  static constexpr bool holds_rows = quick && row_tiles == 1;
+  // one tile at a time where two take too much shared memory
+  static constexpr int stages = is_wide && head_tile > 128 ? 1 : 2;
+  static constexpr size_t shared_bytes =
+      (2 * rows + 2 * stages * keys) * head_tile * sizeof(scalar) + rows * (sizeof(RowFacts) + 2 * sizeof(float));
+};
 
-// sums += the lane's columns of each of its two rows; x is used up. In pairs, because a row's one large term would be
-// rounded again with every small one added to it.
-template <int tiles>
-GMA_DEVICE void add_pairwise(float (&x)[tiles][4], float (&sums)[2]) {
-#pragma unroll
-  for (int half = tiles / 2; half > 0; half /= 2)
-#pragma unroll
-    for (int n = 0; n < half; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[n][i] += x[n + half][i];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) sums[r] += x[0][2 * r] + x[0][2 * r + 1];
-}
-
-template <class scalar, int head_tile>
-__global__ void __launch_bounds__(most_threads, resident_blocks) backward_query_kernel(BackwardArguments arguments) {
+// dcontext . context of the rows a lane holds, of which its tile of dcontext is in shared memory.
+template <class scalar, int head_tile, int row_tiles>
+GMA_DEVICE void load_delta(float (&delta)[2 * row_tiles], const LaneRows<row_tiles, false>& rows,
+                           const scalar* grad_context, const HeadRows<scalar>& context) {
   using T = Tile<scalar, head_tile>;
-  constexpr int step = T::backward_step, tile_elements = step * T::stride;
-  const Call& call = arguments.call;
-  const Place place = find_place(call);
-  const int row_tiles = (call.rows + block_rows() - 1) / block_rows();
-  const int first_row = (row_tiles - 1 - place.tile) * block_rows(), warp_row = first_row + warp_index() * warp_rows;
-  scalar* const query = shared_memory<scalar>();
-  scalar* const grad_context = query + block_rows() * T::stride;
-  scalar* const keys = grad_context + block_rows() * T::stride;
-  scalar* const values = keys + 2 * tile_elements;
-  const int warp_offset = warp_index() * warp_rows * T::stride;
-
-  const int g = lane_index() / 4;
-  const Row rows[2] = {load_row(call, place, warp_row + g), load_row(call, place, warp_row + g + 8)};
-  float logsumexp[2];
+  const int t = lane_index() % 4;
 #pragma unroll
-  for (int r = 0; r < 2; ++r)
-    logsumexp[r] = rows[r].visible == 0
-                       ? 0
-                       : *at_row(call.logsumexp, place, warp_row + g + 8 * r) * static_cast<float>(log2_e);
-  const int largest = largest_visible(call, place, first_row, block_rows());
-  const HeadRows<scalar> key_rows = rows_of<scalar>(arguments.key, place);
-  const HeadRows<scalar> value_rows = rows_of<scalar>(arguments.value, place);
-  const int tiles = (largest + step - 1) / step;
-  const auto load_tile = [&](int turn) {
-    const int first_key = turn % tiles * step;
-    const auto seen = [&](int row) { return first_key + row < largest; };
-    load_rows<scalar, head_tile>(keys + turn % 2 * tile_elements, key_rows, first_key, step, seen);
-    load_rows<scalar, head_tile>(values + turn % 2 * tile_elements, value_rows, first_key, step, seen);
-  };
+  for (int i = 0; i < 2 * row_tiles; ++i) {
+    delta[i] = 0;
+    if (rows.visible(i) > 0)
+      for (int column = t * T::chunk; column < context.columns; column += 4 * T::chunk) {
+        const scalar* grad = grad_context + T::offset(rows.index(i) - rows.first, column);
+        float x[T::chunk];
+        load_chunk(x, context[rows.index(i)], column, context.columns, context.aligned);
+#pragma unroll
+        for (int e = 0; e < T::chunk; ++e) delta[i] += x[e] * to_float(grad[e]);
+      }
+    delta[i] = sum_of_row(delta[i]);
+  }
+}
 
-  float grad_query[head_tile / 8][4], delta[2] = {0, 0}, total[2] = {0, 0}, center[2] = {0, 0}, width[2] = {0, 0};
-  set_zero(grad_query);
-  const Dropout dropout = make_dropout(call, place);
+template <class scalar, int head_tile, bool quick>
+__global__ void __launch_bounds__(Sizes<scalar, head_tile, quick>::threads,
+                                  Sizes<scalar, head_tile, quick>::shared_bytes > most_shared_bytes / 2 ? 1 : 2)
+    backward_query_kernel(BackwardArguments arguments) {
+  using S = Sizes<scalar, head_tile, quick>;
+  constexpr int step = S::keys, tile_elements = step * head_tile, row_tiles = S::row_tiles, count = 2 * row_tiles;
+  const Call& call = arguments.call;
+  const int row_tile_count = (call.rows + S::rows - 1) / S::rows;
+  const Place place = find_place(call, row_tile_count);
+  const int first_row = (row_tile_count - 1 - place.tile) * S::rows, warp_row = first_row + warp_index() * S::warp_rows;
+  scalar* const keys = shared_memory<scalar>();
+  scalar* const values = keys + S::stages * tile_elements;
+  scalar* const query = values + S::stages * tile_elements;
+  scalar* const grad_context = query + S::rows * head_tile;
+  const int warp_offset = warp_index() * S::warp_rows * head_tile;
+
+  RowFacts* const facts = reinterpret_cast<RowFacts*>(grad_context + S::rows * head_tile);
+  // registers are scarce: of each row also these lie in shared memory
+  float* const shifts = reinterpret_cast<float*>(facts + S::rows);
+  float* const deltas = shifts + S::rows;
+  int* const repeats = reinterpret_cast<int*>(keys);  // [warps], between walks
+
+  const LaneRows<row_tiles, false> rows(call, place, warp_row, facts + warp_index() * S::warp_rows);
+  const int largest = largest_visible(call, place, first_row, S::rows), tiles = (largest + step - 1) / step;
+  using Copy = TileCopy<scalar, head_tile, step, S::threads>;
+  const Copy first_key_copy(rows_of<scalar>(arguments.key, place), 0);
+  const Copy first_value_copy(rows_of<scalar>(arguments.value, place), 0);
   if (tiles > 0) {
-    const auto exists = [&](int row) { return first_row + row < call.rows; };
-    load_rows<scalar, head_tile>(query, rows_of<scalar>(arguments.query, place), first_row, block_rows(), exists);
-    load_rows<scalar, head_tile>(grad_context, rows_of<scalar>(arguments.grad_context, place), first_row, block_rows(),
-                                 exists);
-    load_tile(0);
+    using RowCopy = TileCopy<scalar, head_tile, S::rows, S::threads>;
+    RowCopy(rows_of<scalar>(arguments.query, place), first_row).load(query, call.rows - first_row);
+    RowCopy(rows_of<scalar>(arguments.grad_context, place), first_row).load(grad_context, call.rows - first_row);
   }
   commit_copies();
-  for (int turn = 0; turn < 2 * tiles; ++turn) {
-    if (turn + 1 < 2 * tiles) load_tile(turn + 1);
-    commit_copies();
-    wait_for_copies<1>();
-    __syncthreads();
-    const int first_key = turn % tiles * step;
-    const uint32_t kept = kept_in_fragment<step / 8>(
-        dropout, [&](int n) { return kept_by_rows(dropout, warp_row, first_key + 8 * n); });
-    float weights[step / 8][4], grads[step / 8][4];
-    multiply_transposed<scalar, head_tile, step>(weights, query + warp_offset, keys + turn % 2 * tile_elements);
-    scores_to_logits(weights, rows, call.prior, first_key);
-    multiply_transposed<scalar, head_tile, step>(grads, grad_context + warp_offset, values + turn % 2 * tile_elements);
-    if (dropout.on) drop(grads, kept, call.keep_scale);
+  wait_for_copies<0>();
+  __syncthreads();
+
+  float factor[count];
+  {
+    float delta[count] = {};
+    if (tiles > 0)
+      load_delta<scalar, head_tile>(delta, rows, grad_context + warp_offset, rows_of<scalar>(arguments.context, place));
 #pragma unroll
-    for (int n = 0; n < step / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float weight = exp2f(weights[n][i] - logsumexp[i / 2]);
-        weights[n][i] = weight;
-        // what a weight of 0 is multiplied with may be anything
-        if (weight == 0) grads[n][i] = 0;
-      }
-    if (turn < tiles) {
-#pragma unroll
-      for (int n = 0; n < step / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) grads[n][i] *= weights[n][i];
-      add_pairwise(grads, delta);
-      add_pairwise(weights, total);
-      if (turn == tiles - 1) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          total[r] = inverse_sum(sum_of_row(total[r]));
-          delta[r] = sum_of_row(delta[r]) * total[r];
-        }
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < step / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          grads[n][i] = grad_of_logit(rows[i / 2].visible, weights[n][i] * total[i / 2], grads[n][i], delta[i / 2]);
-      add_prior_terms(grads, rows, call.prior, first_key, center, width);
-      multiply_onto<scalar, head_tile, step, head_tile>(grad_query, grads, keys + turn % 2 * tile_elements);
+    for (int i = 0; i < count; ++i) {
+      factor[i] = 1;
+      const int row = rows.index(i);
+      if (lane_index() % 4 != 0) continue;
+      deltas[row - first_row] = delta[i];
+      shifts[row - first_row] =
+          rows.visible(i) > 0 ? *at_row(call.logsumexp, place, row) * static_cast<float>(-log2_e) : 0;
     }
-    __syncthreads();
   }
 
-  const float scale[2] = {call.scale, call.scale};
-  store_fragment<scalar, head_tile>(grad_query, scale, rows_of<scalar>(arguments.grad_query, place), warp_row,
-                                    call.rows, 0);
-  const int warp_largest = largest_of_warp(rows[0].visible > rows[1].visible ? rows[0].visible : rows[1].visible);
-  if (lane_index() == 0 && warp_row < call.rows)
-    arguments.largest[place.flat_head * ((call.rows + warp_rows - 1) / warp_rows) + warp_row / warp_rows] =
-        warp_largest;
+  using Shared = SharedRows<scalar, head_tile, row_tiles>;
+  using Left = std::conditional_t<S::holds_rows, ResidentRows<scalar, head_tile, row_tiles>, Shared>;
+  const Left left(Shared{query + warp_offset}), left_grad(Shared{grad_context + warp_offset});
+  float grad_query[row_tiles][head_tile / 8][4];
+  PriorSums sums[count];
+  [[maybe_unused]] const Dropout dropout = make_dropout(call, place);
+  for (int walk = 0; walk < 2; ++walk) {
+    // of a row: the sums of ds, of |ds| and of the weights
+    float excess[count] = {}, size[count] = {}, total[count] = {};
+    set_all(grad_query, 0);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    center[r] = sum_of_row(center[r]);
-    width[r] = sum_of_row(width[r]);
-    const int row = warp_row + g + 8 * r;
-    if (lane_index() % 4 != 0 || row >= call.rows) continue;
-    with_prior(call.prior, [&](auto kind) {
-      const PriorFactors<float> factors = prior_factors<decltype(kind)::value>(rows[r].prior);
-      *at_row(arguments.grad_center, place, row) = factors.center * center[r];
-      *at_row(arguments.grad_width, place, row) = factors.width * width[r];
-    });
-    arguments.delta[place.flat_head * call.rows + row] = delta[r];
-    arguments.factor[place.flat_head * call.rows + row] = total[r];
+    for (int i = 0; i < count; ++i) sums[i] = {};
+    Copy key_copy = first_key_copy, value_copy = first_value_copy;
+    const auto load_tile = [&](int tile) {
+      const int stage = tile % S::stages * tile_elements;
+      key_copy.load(keys + stage, largest - tile * step);
+      value_copy.load(values + stage, largest - tile * step);
+    };
+    if (tiles > 0) load_tile(0);
+    commit_copies();
+    for (int tile = 0; tile < tiles; ++tile) {
+      if (S::stages == 2 && tile + 1 < tiles) load_tile(tile + 1);
+      if (S::stages == 2) commit_copies();
+      wait_for_copies<S::stages - 1>();
+      __syncthreads();
+      const int first_key = tile * step, stage = tile % S::stages * tile_elements;
+      if (first_key < rows.largest) {
+        [[maybe_unused]] uint32_t kept[row_tiles] = {};
+        if constexpr (!quick)
+          if (dropout.on)
+            find_kept<step / 8>(kept, [&](int r, int n) {
+              return kept_by_rows(dropout, warp_row + r * fragment_rows, first_key + 8 * n);
+            });
+        float shift[count];
+#pragma unroll
+        for (int i = 0; i < count; ++i) shift[i] = shifts[rows.index(i) - first_row];
+        float weights[row_tiles][step / 8][4], grads[row_tiles][step / 8][4];
+        set_all(weights, 0);
+        multiply_transposed<scalar, head_tile, step>(weights, left, keys + stage);
+        rows.to_logits(weights, call.prior, first_key, call.score_scale, shift);
+        set_all(grads, 0);
+        multiply_transposed<scalar, head_tile, step>(grads, left_grad, values + stage);
+        if constexpr (!quick)
+          if (dropout.on) drop(grads, kept, call.keep_scale);
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+          const float delta = deltas[rows.index(i) - first_row];
+          float tile_excess = 0, tile_total = 0;
+#pragma unroll
+          for (int n = 0; n < step / 8; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              float& grad = grads[i / 2][n][i % 2 * 2 + e];
+              float weight = exp2_fast(weights[i / 2][n][i % 2 * 2 + e]);
+              if constexpr (!quick) {
+                tile_total += weight;
+                weight *= factor[i];
+              }
+              grad = weight * (grad - delta);
+              tile_excess += grad;
+              if constexpr (quick) size[i] += fabsf(grad);
+            }
+          // tile by tile, because a row's one large term would be rounded again with every small one added to it
+          excess[i] += tile_excess;
+          total[i] += tile_total;
+        }
+        if (quick || walk == 1) {
+          rows.add_prior_terms(sums, grads, call.prior, first_key);
+          multiply_onto<scalar, head_tile, step, head_tile>(grad_query, grads, keys + stage);
+        }
+      }
+      __syncthreads();
+      if (S::stages == 1 && tile + 1 < tiles) {
+        load_tile(tile + 1);
+        commit_copies();
+      }
+    }
+    bool repeat = false;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if constexpr (!quick)
+        if (walk == 0) factor[i] = inverse_sum(sum_of_row(total[i]));
+      excess[i] = sum_of_row(excess[i]) * (quick || walk == 1 ? 1 : factor[i]);
+      if (lane_index() % 4 == 0) deltas[rows.index(i) - first_row] += excess[i];
+      if constexpr (quick) {
+        const float unit = 0.25f * unit_of(scalar{});
+        const float wrong = fabsf(excess[i]), amplified = wrong * fmaxf(1, fabsf(rows.facts(i).curve.a));
+        repeat |= wrong > unit * sum_of_row(size[i]) && amplified > 0.5f * unit;
+      }
+    }
+    if constexpr (quick) {
+      const int one = largest_of_warp(repeat ? 1 : 0);
+      if (lane_index() == 0) repeats[warp_index()] = one;
+      __syncthreads();
+      int any = 0;
+#pragma unroll
+      for (int warp = 0; warp < S::warps; ++warp) any |= repeats[warp];
+      __syncthreads();
+      if (any == 0) break;
+    }
   }
+
+  const int groups = (call.rows + RowGroup::rows - 1) / RowGroup::rows;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const int row = rows.index(i);
+    const RowFacts row_facts = rows.facts(i);
+    // the weight of the only key a row sees is 1, whatever its logit
+    const bool has_gradient = row_facts.visible > 1;
+#pragma unroll
+    for (int n = 0; n < head_tile / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = grad_query[i / 2][n][i % 2 * 2 + e];
+        x = has_gradient ? x * call.scale : 0;
+      }
+    PriorSums sum = sums[i];
+    sum.center = sum_of_row(sum.center);
+    sum.width = sum_of_row(sum.width);
+    if (lane_index() % 4 != 0 || row >= groups * RowGroup::rows) continue;
+    if (row < call.rows) {
+      PriorFactors<float> grad{0, 0};
+      if (has_gradient && call.prior != PriorKind::none)
+        grad = sum.finish(call.prior, row_facts.curve, load_prior(call, place, row, row_facts.visible));
+      if (row_facts.visible > 0 && !is_sound(call, place, row)) grad = {NAN, NAN};
+      *at_row(arguments.grad_center, place, row) = grad.center;
+      *at_row(arguments.grad_width, place, row) = grad.width;
+    }
+    RowGroup& group = arguments.groups[place.flat_head * groups + row / RowGroup::rows];
+    const int at = row % RowGroup::rows;
+    group.visible[at] = row_facts.visible;
+    group.peak[at] = row_facts.curve.peak;
+    group.a[at] = row_facts.curve.a;
+    group.b[at] = row_facts.curve.b;
+    group.shift[at] = shifts[row - first_row];
+    group.delta[at] = row_facts.visible > 0 ? deltas[row - first_row] : 0;
+    group.factor[at] = factor[i];
+  }
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    const int first = warp_row + r * fragment_rows;
+    store_fragment<scalar, head_tile>(grad_query[r], rows_of<scalar>(arguments.grad_query, place), first, call.rows, 0);
+    const int upper = rows.visible(2 * r), lower = rows.visible(2 * r + 1);
+    const int most = largest_of_warp(upper > lower ? upper : lower);
+    const int fewest = -largest_of_warp(upper < lower ? -upper : -lower);
+    if (lane_index() == 0 && first < call.rows)
+      arguments.groups[place.flat_head * groups + first / RowGroup::rows].extent = {most, fewest};
+  }
+}
+
+template <class scalar, int head_tile, bool quick>
+std::string launch_over_queries(const BackwardParams& p, const BackwardArguments& arguments, void* stream) {
+  using S = Sizes<scalar, head_tile, quick>;
+  return launch("backward over queries", backward_query_kernel<scalar, head_tile, quick>,
+                p.batches * p.heads * divide_up(p.rows, S::rows), S::threads, S::shared_bytes, stream, arguments);
 }
 
 }  // namespace
 
 std::string backward_over_queries(const BackwardParams& p, const BackwardArguments& arguments, void* stream) {
-  return with_instance(p.scalar_type, larger(p.head_size, p.value_size), [&](auto instance) {
+  return with_quickness(p, [&](auto instance, auto quick) {
     using I = decltype(instance);
-    using Sizes = typename I::Sizes;
-    const int warps = warps_for(p.rows, Sizes::most_warps);
-    const size_t rows = 2 * warps * warp_rows + 4 * Sizes::backward_step;
-    return launch("backward over queries", backward_query_kernel<typename I::scalar, I::head_tile>,
-                  p.batches * p.heads * divide_up(p.rows, warps * warp_rows), warps * 32,
-                  rows * Sizes::stride * sizeof(typename I::scalar), stream, arguments);
+    return launch_over_queries<typename I::scalar, I::head_tile, quick()>(p, arguments, stream);
   });
 }
 

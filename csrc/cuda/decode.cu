@@ -2,48 +2,47 @@
 //
 // This is a matter of reading keys and values fast. As many lanes as hold one key (8 columns each) form a team; the
 // teams of a block of threads take neighbouring keys, each with a softmax of its own, and are merged in order at the
-// end. Long sources are split among blocks, whose results a second small kernel merges.
+// end. All loads of a turn are on their way before the first is used.
 
 #include "decode.h"
-
 #include "dispatch.h"
 #include "dropout.h"
 #include "rows.h"
 #include "softmax.h"
+#include "tile.h"
 
 namespace gma {
 namespace cuda {
 namespace {
 
-constexpr int decode_threads = 128, lane_columns = 8, keys_at_once = 4;
+constexpr int decode_threads = 128, lane_columns = 8;
 
-template <int head_tile>
+template <class scalar, int head_tile>
 struct Team {
   static constexpr int lanes = head_tile / lane_columns, count = decode_threads / lanes;
+  static constexpr int keys_at_once = sizeof(scalar) == 4 ? 2 : 4;
 };
 
-struct alignas(16) Chunk {
-  uint32_t words[4];
-};
-
-// Eight columns of a row, 0 past the last.
+// Eight columns of a row, as they lie in memory; 0 past the last.
 template <class scalar>
-GMA_DEVICE void load_columns(float (&x)[lane_columns], const scalar* row, int column, int columns, bool aligned) {
-  if (aligned && column + lane_columns <= columns) {
-    constexpr int chunks = lane_columns * sizeof(scalar) / 16, chunk = 16 / sizeof(scalar);
-    union {
-      Chunk chunk[chunks];
-      scalar element[lane_columns];
-    } loaded;
+struct LaneColumns {
+  static constexpr int chunk = 16 / sizeof(scalar), chunks = lane_columns / chunk;
+  RawChunk<scalar> raw[chunks];
+
+  __device__ __forceinline__ void load(const HeadRows<scalar>& rows, int row, int column) {
 #pragma unroll
-    for (int i = 0; i < chunks; ++i) loaded.chunk[i] = *reinterpret_cast<const Chunk*>(row + column + i * chunk);
-#pragma unroll
-    for (int i = 0; i < lane_columns; ++i) x[i] = to_float(loaded.element[i]);
-    return;
+    for (int i = 0; i < chunks; ++i) raw[i] = load_raw(rows[row], column + i * chunk, rows.columns, rows.aligned);
   }
+
+  // All of them are there, and aligned.
+  __device__ __forceinline__ void load_whole(const HeadRows<scalar>& rows, int row, int column) {
+    const scalar* source = rows[row] + column;
 #pragma unroll
-  for (int i = 0; i < lane_columns; ++i) x[i] = column + i < columns ? to_float(row[column + i]) : 0;
-}
+    for (int i = 0; i < chunks; ++i) raw[i].chunk = *reinterpret_cast<const Chunk*>(source + i * chunk);
+  }
+
+  __device__ __forceinline__ float operator[](int i) const { return to_float(raw[i / chunk].element[i % chunk]); }
+};
 
 // The sum over the lanes of a team, in all of them.
 template <int lanes>
@@ -53,78 +52,71 @@ GMA_DEVICE float sum_of_team(float x) {
   return x;
 }
 
-GMA_DEVICE float logit_of(PriorKind prior, const Row& row, float score, int key) {
-  float x = 0;
-  with_prior(prior, [&](auto kind) {
-    x = logit<decltype(kind)::value>(row.prior, row.score_scale, score, static_cast<float>(key + 1 - row.prior.peak));
-  });
-  return x;
-}
-
-// Merges parts of one softmax: [count] maxima and sums, and weighted columns, `stride` floats apart.
-struct Merged {
-  float maximum, sum, column;
-};
-
-GMA_DEVICE Merged merge_parts(const float* maxima, const float* sums, const float* columns, int count,
-                              int64_t stride, int64_t column_stride) {
-  Merged merged{-FLT_MAX, 0, 0};
-  for (int i = 0; i < count; ++i) merged.maximum = fmaxf(merged.maximum, maxima[i * stride]);
-  for (int i = 0; i < count; ++i) {
-    const float factor = exp2f(maxima[i * stride] - merged.maximum);
-    merged.sum += factor * sums[i * stride];
-    merged.column += factor * columns[i * column_stride];
-  }
-  return merged;
-}
-
-template <class scalar>
-GMA_DEVICE void write_context(const ForwardArguments& arguments, const Place& place, const Merged& merged,
-                              int column) {
-  const HeadRows<scalar> context = rows_of<scalar>(arguments.context, place);
-  if (column < context.columns)
-    round_to(context[0][column], merged.column * inverse_sum(merged.sum) * arguments.call.keep_scale);
-  if (column == 0) *at_row(arguments.call.logsumexp, place, 0) = log_of_sum(merged.maximum, merged.sum);
-}
-
 // place.tile is the part of the source
 template <class scalar, int head_tile>
 __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments arguments) {
-  using T = Team<head_tile>;
+  using T = Team<scalar, head_tile>;
+  constexpr int keys_at_once = T::keys_at_once;
   const Call& call = arguments.call;
-  const Place place = find_place(call);
+  const Split& split = arguments.split;
+  const Place place = find_place(call, split.count);
   const int team = static_cast<int>(threadIdx.x) / T::lanes;
   const int column = static_cast<int>(threadIdx.x) % T::lanes * lane_columns;
-  const Row row = load_row(call, place, 0);
+  const int visible = visible_of(call, place, 0);
+  const Curve curve = load_curve(call, place, 0, visible);
   const Dropout dropout = make_dropout(call, place);
   const HeadRows<scalar> query = rows_of<scalar>(arguments.query, place);
   const HeadRows<scalar> keys = rows_of<scalar>(arguments.key, place), values = rows_of<scalar>(arguments.value, place);
-  const int begin = place.tile * arguments.split_keys;
-  const int end = begin + arguments.split_keys < row.visible ? begin + arguments.split_keys : row.visible;
+  const int begin = place.tile * split.keys;
+  const int end = begin + split.keys < visible ? begin + split.keys : visible;
+  const bool is_whole = keys.aligned && values.aligned && column + lane_columns <= keys.columns &&
+                        column + lane_columns <= values.columns;
 
   float q[lane_columns], context[lane_columns] = {};
-  load_columns(q, query[0], column, query.columns, query.aligned);
+  LaneColumns<scalar> raw_query;
+  raw_query.load(query, 0, column);
+#pragma unroll
+  for (int i = 0; i < lane_columns; ++i) q[i] = raw_query[i] * call.score_scale;
   float maximum = -FLT_MAX, sum = 0;
   // every thread goes round equally often: teams of one warp shuffle together
   for (int first = begin; first < end; first += keys_at_once * T::count) {
-    float logits[keys_at_once], v[keys_at_once][lane_columns];
+    LaneColumns<scalar> k[keys_at_once], v[keys_at_once];
+    if (is_whole) {
+#pragma unroll
+      for (int u = 0; u < keys_at_once; ++u) {
+        const int key = first + u * T::count + team, there = key < end ? key : end - 1;
+        k[u].load_whole(keys, there, column);
+        v[u].load_whole(values, there, column);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < keys_at_once; ++u) {
+        const int key = first + u * T::count + team, there = key < end ? key : end - 1;
+        k[u].load(keys, there, column);
+        v[u].load(values, there, column);
+      }
+    }
+    float logits[keys_at_once];
+#pragma unroll
+    for (int u = 0; u < keys_at_once; ++u) {
+      logits[u] = 0;
+#pragma unroll
+      for (int i = 0; i < lane_columns; ++i) logits[u] += q[i] * k[u][i];
+      logits[u] = sum_of_team<T::lanes>(logits[u]);
+    }
+    const float t = static_cast<float>(first + team + 1 - curve.peak);
+    with_prior(call.prior, [&](auto kind) {
+#pragma unroll
+      for (int u = 0; u < keys_at_once; ++u)
+        logits[u] = logit<decltype(kind)::value>(curve, logits[u], t + static_cast<float>(u * T::count));
+    });
     float largest = maximum;
 #pragma unroll
     for (int u = 0; u < keys_at_once; ++u) {
-      const int key = first + u * T::count + team;
-      float k[lane_columns] = {};
-      if (key < end) load_columns(k, keys[key], column, keys.columns, keys.aligned);
-#pragma unroll
-      for (int i = 0; i < lane_columns; ++i) v[u][i] = 0;
-      if (key < end) load_columns(v[u], values[key], column, values.columns, values.aligned);
-      float score = 0;
-#pragma unroll
-      for (int i = 0; i < lane_columns; ++i) score += q[i] * k[i];
-      score = sum_of_team<T::lanes>(score);
-      logits[u] = key < end ? logit_of(call.prior, row, score, key) : -INFINITY;
+      if (first + u * T::count + team >= end) logits[u] = -INFINITY;
       largest = fmaxf(largest, logits[u]);
     }
-    const float factor = exp2f(maximum - largest);
+    const float factor = exp2_fast(maximum - largest);
     maximum = largest;
     sum *= factor;
 #pragma unroll
@@ -132,7 +124,7 @@ __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments
 #pragma unroll
     for (int u = 0; u < keys_at_once; ++u) {
       const int key = first + u * T::count + team;
-      float weight = exp2f(logits[u] - maximum);
+      float weight = exp2_fast(logits[u] - maximum);
       sum += weight;
       if (dropout.on && !(kept_of_four(dropout, 0, key / 4) >> key % 4 & 1)) weight = 0;
 #pragma unroll
@@ -140,6 +132,8 @@ __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments
     }
   }
 
+  // NaN in the sum of a row with impossible values shows in all that is made of it
+  if (visible > 0 && !is_sound(call, place, 0)) sum = NAN;
   float* const maxima = shared_memory<float>();
   float* const sums = maxima + T::count;
   float* const columns = sums + T::count;  // [teams, head_tile]
@@ -150,78 +144,39 @@ __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments
 #pragma unroll
   for (int i = 0; i < lane_columns; ++i) columns[team * head_tile + column + i] = context[i];
   __syncthreads();
+  const HeadRows<scalar> output = rows_of<scalar>(arguments.context, place);
+  const int64_t part = place.flat_head * split.count + place.tile;
   for (int c = static_cast<int>(threadIdx.x); c < head_tile; c += decode_threads) {
-    const Merged merged = merge_parts(maxima, sums, columns + c, T::count, 1, head_tile);
-    if (arguments.splits == 1) {
-      write_context<scalar>(arguments, place, merged, c);
+    float largest = -FLT_MAX, total = 0, x = 0;
+#pragma unroll
+    for (int i = 0; i < T::count; ++i) largest = fmaxf(largest, maxima[i]);
+#pragma unroll
+    for (int i = 0; i < T::count; ++i) {
+      const float factor = exp2_fast(maxima[i] - largest);
+      total += factor * sums[i];
+      x += factor * columns[i * head_tile + c];
+    }
+    if (split.count > 1) {
+      split.context[part * head_tile + c] = x;
+      if (c == 0) {
+        split.maximum[part] = largest;
+        split.sum[part] = total;
+      }
       continue;
     }
-    float* part = arguments.partial + (place.flat_head * arguments.splits + place.tile) * (head_tile + 2);
-    part[2 + c] = merged.column;
-    if (c == 0) {
-      part[0] = merged.maximum;
-      part[1] = merged.sum;
-    }
+    if (c < output.columns) round_to(output[0][c], x * inverse_sum(total) * call.keep_scale);
+    if (c == 0) *at_row(call.logsumexp, place, 0) = log_of_sum(largest, total);
   }
-}
-
-template <class scalar, int head_tile>
-__global__ void __launch_bounds__(decode_threads) merge_kernel(ForwardArguments arguments) {
-  const Place place = find_place(arguments.call);
-  constexpr int size = head_tile + 2;
-  const float* parts = arguments.partial + place.flat_head * arguments.splits * size;
-  for (int c = static_cast<int>(threadIdx.x); c < head_tile; c += decode_threads)
-    write_context<scalar>(arguments, place, merge_parts(parts, parts + 1, parts + 2 + c, arguments.splits, size, size),
-                          c);
-}
-
-struct Split {
-  int64_t splits, keys;
-};
-
-// Enough blocks to fill a GPU, none with less than `fewest` keys. Depends on the shape alone.
-Split split_source(const ForwardParams& p) {
-  constexpr int64_t enough_blocks = 512, fewest = 128;
-  const int64_t heads = larger(p.batches * p.heads, 1);
-  const int64_t most = larger(divide_up(p.keys, fewest), 1), wanted = divide_up(enough_blocks, heads);
-  const int64_t keys = larger(divide_up(p.keys, wanted < most ? wanted : most), 1);
-  return {larger(divide_up(p.keys, keys), 1), keys};
 }
 
 }  // namespace
 
-size_t decode_workspace(const ForwardParams& p) {
-  const Split split = split_source(p);
-  if (split.splits == 1) return 0;
-  int64_t columns = 0;
-  with_instance(p.scalar_type, larger(p.head_size, p.value_size), [&](auto instance) {
-    columns = decltype(instance)::head_tile + 2;
-    return std::string();
-  });
-  return static_cast<size_t>(p.batches * p.heads * split.splits * columns) * sizeof(float);
-}
-
-std::string decode(const ForwardParams& p, void* workspace, void* stream) {
+std::string decode(const ForwardParams& p, const Split& split, void* stream) {
   return with_instance(p.scalar_type, larger(p.head_size, p.value_size), [&](auto instance) {
     using I = decltype(instance);
-    using scalar = typename I::scalar;
-    constexpr int head_tile = I::head_tile;
-    const Split split = split_source(p);
-    ForwardArguments arguments{};
-    arguments.call = make_call(p);
-    arguments.query = make_matrix(p, p.query, p.rows, p.head_size);
-    arguments.key = make_matrix(p, p.key, p.keys, p.head_size);
-    arguments.value = make_matrix(p, p.value, p.keys, p.value_size);
-    arguments.context = make_matrix(p, p.context, p.rows, p.value_size);
-    arguments.splits = static_cast<int>(split.splits);
-    arguments.split_keys = static_cast<int>(split.keys);
-    arguments.partial = static_cast<float*>(workspace);
-    const int64_t heads = p.batches * p.heads;
-    const size_t shared = Team<head_tile>::count * (head_tile + 2) * sizeof(float);
-    const std::string error = launch("decode", decode_kernel<scalar, head_tile>, heads * split.splits, decode_threads,
-                                     shared, stream, arguments);
-    if (!error.empty() || split.splits == 1) return error;
-    return launch("decode merge", merge_kernel<scalar, head_tile>, heads, decode_threads, 0, stream, arguments);
+    using T = Team<typename I::scalar, I::head_tile>;
+    return launch("decode", decode_kernel<typename I::scalar, I::head_tile>, p.batches * p.heads * split.count,
+                  decode_threads, T::count * (I::head_tile + 2) * sizeof(float), stream, make_forward(p, split));
   });
 }
 

@@ -1,13 +1,12 @@
 // Decoding: one query row for every head.
 #pragma once
 
-#include "launch.h"
+#include "split.h"
 
 namespace gma {
 namespace cuda {
 
-size_t decode_workspace(const ForwardParams& params);
-std::string decode(const ForwardParams& params, void* workspace, void* stream);
+std::string decode(const ForwardParams& params, const Split& split, void* stream);
 
 }  // namespace cuda
 }  // namespace gma

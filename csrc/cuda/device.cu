@@ -1,6 +1,6 @@
-#include "device.h"
-
 #include <cuda_runtime.h>
+
+#include "device.h"
 
 namespace gma {
 namespace cuda {

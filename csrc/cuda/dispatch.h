@@ -1,6 +1,8 @@
 // From a call's dtype and head sizes, known at run time, to the kernel built for them.
 #pragma once
 
+#include <type_traits>
+
 #include "launch.h"
 #include "tile.h"
 
@@ -16,7 +18,6 @@ template <class scalar_type, int size>
 struct Instance {
   using scalar = scalar_type;
   static constexpr int head_tile = size;
-  using Sizes = Tile<scalar, head_tile>;
 };
 
 template <class scalar, class Body>
@@ -47,14 +48,14 @@ std::string with_instance(ScalarType scalar_type, int64_t size, const Body& body
   return "float64 has no CUDA kernel; expected float32, float16 or bfloat16";
 }
 
+// Calls body(std::bool_constant<value>).
+template <class Body>
+std::string with_bool(bool value, const Body& body) {
+  return value ? body(std::true_type()) : body(std::false_type());
+}
+
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Warps for a head of so many rows: short sentences are common, and idle warps cost as much as busy ones.
-inline int warps_for(int64_t rows, int most) {
-  const int64_t wanted = divide_up(rows, warp_rows);
-  return wanted >= most ? most : wanted > 1 ? 2 : 1;
-}
 
 }  // namespace cuda
 }  // namespace gma

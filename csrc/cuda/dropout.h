@@ -58,25 +58,28 @@ GMA_DEVICE uint32_t kept_by_keys(const Dropout& dropout, int key, int row) {
   return kept;
 }
 
-// For a fragment of `tiles` times 8 columns: bit 4 n + i is for element [n][i]. Not unrolled, the generator is long;
-// best asked for while the fragment is not yet in registers.
-template <int tiles, class Kept>
-GMA_DEVICE uint32_t kept_in_fragment(const Dropout& dropout, const Kept& kept_of_tile) {
+// For fragments of `tiles` times 8 columns, row_tiles times 16 rows: bit 4 n + i of kept[r] is for element [r][n][i].
+// Not unrolled, the generator is long; best asked for while the fragments are not yet in registers.
+template <int tiles, int row_tiles, class Kept>
+GMA_DEVICE void find_kept(uint32_t (&kept)[row_tiles], const Kept& kept_of_tile) {
   static_assert(tiles <= 8);
-  if (!dropout.on) return ~uint32_t(0);
-  uint32_t kept = 0;
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    kept[r] = 0;
 #pragma unroll 1
-  for (int n = 0; n < tiles; ++n) kept |= kept_of_tile(n) << 4 * n;
-  return kept;
+    for (int n = 0; n < tiles; ++n) kept[r] |= kept_of_tile(r, n) << 4 * n;
+  }
 }
 
 // Sets what is not kept to 0, and multiplies the rest with keep_scale.
-template <int tiles>
-GMA_DEVICE void drop(float (&x)[tiles][4], uint32_t kept, float keep_scale) {
+template <int tiles, int row_tiles>
+GMA_DEVICE void drop(float (&x)[row_tiles][tiles][4], const uint32_t (&kept)[row_tiles], float keep_scale) {
 #pragma unroll
-  for (int n = 0; n < tiles; ++n)
+  for (int r = 0; r < row_tiles; ++r)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] * keep_scale : 0;
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[r][n][i] = kept[r] >> (4 * n + i) & 1 ? x[r][n][i] * keep_scale : 0;
 }
 
 }  // namespace cuda

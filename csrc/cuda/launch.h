@@ -23,7 +23,7 @@ size_t backward_workspace(const BackwardParams& params);
 // Each returns "" or what is wrong; earlier kernels of the call may then be enqueued. stream: a cudaStream_t. Needs
 // compute capability 8.0.
 // forward: writes context and logsumexp (float32), both required.
-// backward: reads logsumexp as forward wrote it; context is not looked at.
+// backward: reads context and logsumexp as forward wrote them.
 std::string forward(const ForwardParams& params, void* workspace, void* stream);
 std::string backward(const BackwardParams& params, void* workspace, void* stream);
 

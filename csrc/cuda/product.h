@@ -1,5 +1,6 @@
-// Products of a warp's 16 rows with a tile in shared memory. Both leave and take the layout of mma.h: a lane holds
-// rows g, g + 8 and columns 2t, 2t + 1 of every 8. 16-bit elements go through tensor cores, float32 through FMA.
+// Products of a warp's rows, `row_tiles` times 16, with a tile in shared memory. All take and leave the layout of
+// mma.h: a lane holds rows g, g + 8 of every 16 and columns 2t, 2t + 1 of every 8. 16-bit elements go through tensor
+// cores, float32 through FMA.
 #pragma once
 
 #include "mma.h"
@@ -16,93 +17,152 @@ struct alignas(8) TwoFloats {
   float x[2];
 };
 
-template <int columns>
-GMA_DEVICE void set_zero(float (&x)[columns][4]) {
+template <int row_tiles, int columns>
+GMA_DEVICE void set_all(float (&x)[row_tiles][columns][4], float value) {
 #pragma unroll
-  for (int n = 0; n < columns; ++n)
+  for (int r = 0; r < row_tiles; ++r)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = 0;
+    for (int n = 0; n < columns; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[r][n][i] = value;
 }
 
-// product = left right^T; left: [16, head_tile], right: [columns, head_tile], both in shared memory
-template <class scalar, int head_tile, int columns>
-GMA_DEVICE void multiply_transposed(float (&product)[columns / 8][4], const scalar* left, const scalar* right) {
-  constexpr int stride = Tile<scalar, head_tile>::stride;
-  const int lane = lane_index();
-  set_zero(product);
+// Where a lane begins to read: rows l % 16, chunk l / 16 for left operands and for transposed right ones; rows of
+// l % 8 + l / 16 * 8, chunk l / 8 % 2 for right ones. Other columns, in steps of 16, are reached by an exclusive or.
+template <class scalar, int head_tile>
+GMA_DEVICE int left_offset() {
+  return Tile<scalar, head_tile>::offset(lane_index() % 16, lane_index() / 16 * 8);
+}
+template <class scalar, int head_tile>
+GMA_DEVICE int right_offset() {
+  return Tile<scalar, head_tile>::offset(lane_index() % 8 + lane_index() / 16 * 8, lane_index() / 8 % 2 * 8);
+}
+
+// Left operands of a warp in shared memory, read for every product.
+template <class scalar, int head_tile, int row_tiles>
+struct SharedRows {
+  const scalar* rows;
+
+  __device__ __forceinline__ void get(uint32_t (&a)[4], int tile, int k) const {
+    load_matrices(a, rows + tile * fragment_rows * head_tile + (left_offset<scalar, head_tile>() ^ k));
+  }
+};
+
+// The same, read once.
+template <class scalar, int head_tile, int row_tiles>
+struct ResidentRows {
+  uint32_t fragments[row_tiles][head_tile / 16][4];
+
+  __device__ __forceinline__ explicit ResidentRows(const SharedRows<scalar, head_tile, row_tiles>& shared) {
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+      for (int k = 0; k < head_tile; k += 16) shared.get(fragments[r][k / 16], r, k);
+  }
+
+  __device__ __forceinline__ void get(uint32_t (&a)[4], int tile, int k) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = fragments[tile][k / 16][i];
+  }
+};
+
+// product += left right^T; left: row_tiles times [16, head_tile], right: [columns, head_tile] in shared memory
+template <class scalar, int head_tile, int columns, int row_tiles, class Left>
+GMA_DEVICE void multiply_transposed(float (&product)[row_tiles][columns / 8][4], const Left& left,
+                                    const scalar* right) {
   if constexpr (sizeof(scalar) == 2) {
+    const int offset = right_offset<scalar, head_tile>();
 #pragma unroll
     for (int k = 0; k < head_tile; k += 16) {
-      uint32_t a[4];
-      load_matrices(a, left + lane % 16 * stride + k + lane / 16 * 8);
+      uint32_t a[row_tiles][4];
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r) left.get(a[r], r, k);
 #pragma unroll
       for (int n = 0; n < columns; n += 16) {
         uint32_t b[4];
-        load_matrices(b, right + (n + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8);
-        multiply_add<scalar>(product[n / 8], a, b[0], b[1]);
-        multiply_add<scalar>(product[n / 8 + 1], a, b[2], b[3]);
+        load_matrices(b, right + n * head_tile + (offset ^ k));
+#pragma unroll
+        for (int r = 0; r < row_tiles; ++r) {
+          multiply_add<scalar>(product[r][n / 8], a[r], b[0], b[1]);
+          multiply_add<scalar>(product[r][n / 8 + 1], a[r], b[2], b[3]);
+        }
       }
     }
   } else {
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll 2
-    for (int k = 0; k < head_tile; k += 4) {
-      const FourFloats upper = *reinterpret_cast<const FourFloats*>(left + g * stride + k);
-      const FourFloats lower = *reinterpret_cast<const FourFloats*>(left + (g + 8) * stride + k);
+    using T = Tile<scalar, head_tile>;
+    const int g = lane_index() / 4, t = lane_index() % 4;
+#pragma unroll 1
+    for (int k = 0; k < head_tile; k += 4)
 #pragma unroll
-      for (int n = 0; n < columns / 8; ++n)
+      for (int r = 0; r < row_tiles; ++r) {
+        const scalar* rows = left.rows + r * fragment_rows * head_tile;
+        const FourFloats upper = *reinterpret_cast<const FourFloats*>(rows + T::offset(g, k));
+        const FourFloats lower = *reinterpret_cast<const FourFloats*>(rows + T::offset(g + 8, k));
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const FourFloats other = *reinterpret_cast<const FourFloats*>(right + (8 * n + 2 * t + e) * stride + k);
+        for (int n = 0; n < columns / 8; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            product[n][e] += upper.x[i] * other.x[i];
-            product[n][2 + e] += lower.x[i] * other.x[i];
+          for (int e = 0; e < 2; ++e) {
+            const FourFloats other = *reinterpret_cast<const FourFloats*>(right + T::offset(8 * n + 2 * t + e, k));
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              product[r][n][e] += upper.x[i] * other.x[i];
+              product[r][n][2 + e] += lower.x[i] * other.x[i];
+            }
           }
-        }
-    }
+      }
   }
 }
 
-// sum += left right; left: [16, depth] in registers, rounded to scalar; right: [depth, columns] in shared memory
-template <class scalar, int head_tile, int depth, int columns>
-GMA_DEVICE void multiply_onto(float (&sum)[columns / 8][4], const float (&left)[depth / 8][4], const scalar* right) {
-  constexpr int stride = Tile<scalar, head_tile>::stride;
-  const int lane = lane_index();
+// sum += left right; left: row_tiles times [16, depth] in registers, rounded to scalar; right: columns first_column ..
+// first_column + columns of [depth, head_tile] in shared memory
+template <class scalar, int head_tile, int depth, int columns, int row_tiles>
+GMA_DEVICE void multiply_onto(float (&sum)[row_tiles][columns / 8][4], const float (&left)[row_tiles][depth / 8][4],
+                              const scalar* right, int first_column = 0) {
   if constexpr (sizeof(scalar) == 2) {
+    const int offset = left_offset<scalar, head_tile>() ^ first_column;
 #pragma unroll
     for (int k = 0; k < depth / 8; k += 2) {
-      const uint32_t a[4] = {pack<scalar>(left[k][0], left[k][1]), pack<scalar>(left[k][2], left[k][3]),
-                             pack<scalar>(left[k + 1][0], left[k + 1][1]),
-                             pack<scalar>(left[k + 1][2], left[k + 1][3])};
+      uint32_t a[row_tiles][4];
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          a[r][i] = pack<scalar>(left[r][k + i / 2][i % 2 * 2], left[r][k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
       for (int n = 0; n < columns; n += 16) {
         uint32_t b[4];
-        load_matrices_transposed(b, right + (8 * k + lane % 16) * stride + n + lane / 16 * 8);
-        multiply_add<scalar>(sum[n / 8], a, b[0], b[1]);
-        multiply_add<scalar>(sum[n / 8 + 1], a, b[2], b[3]);
+        load_matrices_transposed(b, right + 8 * k * head_tile + (offset ^ n));
+#pragma unroll
+        for (int r = 0; r < row_tiles; ++r) {
+          multiply_add<scalar>(sum[r][n / 8], a[r], b[0], b[1]);
+          multiply_add<scalar>(sum[r][n / 8 + 1], a[r], b[2], b[3]);
+        }
       }
     }
   } else {
-    const int t = lane % 4;
+    const int lane = lane_index(), t = lane % 4;
+    // what is left of Tile::offset where rows are constants: columns 2t, 2t + 1 of an even row and of an odd one
+    const int lane_column[2] = {t / 2 * 4 + t % 2 * 2, (t / 2 ^ 1) * 4 + t % 2 * 2};
 #pragma unroll
-    for (int k = 0; k < depth / 8; ++k)
+    for (int r = 0; r < row_tiles; ++r)
 #pragma unroll
-      for (int owner = 0; owner < 4; ++owner)
+      for (int k = 0; k < depth / 8; ++k)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float upper = __shfl_sync(whole_warp, left[k][e], lane / 4 * 4 + owner);
-          const float lower = __shfl_sync(whole_warp, left[k][2 + e], lane / 4 * 4 + owner);
-          const scalar* row = right + (8 * k + 2 * owner + e) * stride + 2 * t;
+        for (int owner = 0; owner < 4; ++owner)
 #pragma unroll
-          for (int n = 0; n < columns / 8; ++n) {
-            const TwoFloats other = *reinterpret_cast<const TwoFloats*>(row + 8 * n);
-            sum[n][0] += upper * other.x[0];
-            sum[n][1] += upper * other.x[1];
-            sum[n][2] += lower * other.x[0];
-            sum[n][3] += lower * other.x[1];
+          for (int e = 0; e < 2; ++e) {
+            const float upper = __shfl_sync(whole_warp, left[r][k][e], lane / 4 * 4 + owner);
+            const float lower = __shfl_sync(whole_warp, left[r][k][2 + e], lane / 4 * 4 + owner);
+            const scalar* row = right + (8 * k + 2 * owner + e) * head_tile + lane_column[e];
+#pragma unroll
+            for (int n = 0; n < columns / 8; ++n) {
+              const TwoFloats other = *reinterpret_cast<const TwoFloats*>(row + ((first_column + 8 * n) ^ 8 * owner));
+              sum[r][n][0] += upper * other.x[0];
+              sum[r][n][1] += upper * other.x[1];
+              sum[r][n][2] += lower * other.x[0];
+              sum[r][n][3] += lower * other.x[1];
+            }
           }
-        }
   }
 }
 

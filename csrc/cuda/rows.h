@@ -1,23 +1,13 @@
-// What a kernel knows about its query rows: how far they see, their prior, and which of their weights are dropped.
+// What a kernel knows about its query rows: how far they see, and their prior.
 #pragma once
 
 #include <type_traits>
 
-#include "../philox.h"
 #include "arguments.h"
+#include "math.h"
 
 namespace gma {
 namespace cuda {
-
-struct DeviceMath {
-  static __device__ __forceinline__ float log(float x) { return logf(x); }
-};
-
-struct Row {
-  RowPrior<float> prior;
-  float score_scale;  // NaN in a row with impossible values, so that they show in all it computes
-  int visible;        // 0 to S
-};
 
 GMA_DEVICE int visible_of(const Call& call, const Place& place, int row) {
   if (row >= call.rows) return 0;
@@ -27,17 +17,99 @@ GMA_DEVICE int visible_of(const Call& call, const Place& place, int row) {
 
 GMA_DEVICE bool is_finite(float x) { return x - x == 0; }
 
-// a row that sees nothing gets a prior that is never used
-GMA_DEVICE Row load_row(const Call& call, const Place& place, int index) {
-  Row row{};
-  row.score_scale = call.score_scale;
-  row.visible = visible_of(call, place, index);
-  if (row.visible == 0 || call.prior == PriorKind::none) return row;
-  const float center = *at_row(call.center, place, index), width = *at_row(call.width, place, index);
-  if (!(is_finite(center) && is_finite(width) && width > 0)) row.score_scale = NAN;
-  row.prior = make_row_prior(center, width, row.visible);
-  return row;
+// Whether center and width are values a row may have; where they are not, NaN has to show in all that is the row's.
+GMA_DEVICE bool is_sound(const Call& call, const Place& place, int row) {
+  if (call.prior == PriorKind::none) return true;
+  const float center = *at_row(call.center, place, row), width = *at_row(call.width, place, row);
+  return is_finite(center) && is_finite(width) && width > 0;
 }
+
+// For rows with visible > 0.
+GMA_DEVICE RowPrior<float> load_prior(const Call& call, const Place& place, int row, int visible) {
+  return make_row_prior(*at_row(call.center, place, row), *at_row(call.width, place, row), visible);
+}
+
+// A row's prior as coefficients of t, the distance of a key from the peak; logarithms of base 2. See prior.h.
+//   gaussian  t (t a + b)     laplace  a (|t + b| - |b|)     linear  log2(1 - |t + b| / 2a)
+struct Curve {
+  int peak;
+  float a, b;
+};
+
+GMA_DEVICE Curve make_curve(PriorKind kind, const RowPrior<float>& prior) {
+  const float inverse = prior.inverse_width, scaled = inverse * static_cast<float>(log2_e);
+  const int peak = prior.peak;
+  if (kind == PriorKind::gaussian) return {peak, -0.5f * inverse * scaled, -(prior.offset * inverse) * scaled};
+  if (kind == PriorKind::laplace) return {peak, static_cast<float>(-sqrt_two) * scaled, prior.offset};
+  return {peak, prior.width, prior.offset};
+}
+
+// A row that sees nothing gets a prior that is never used.
+GMA_DEVICE Curve load_curve(const Call& call, const Place& place, int row, int visible) {
+  if (visible == 0 || call.prior == PriorKind::none) return {};
+  return make_curve(call.prior, load_prior(call, place, row, visible));
+}
+
+// |t + b| - |b| without cancellation
+GMA_DEVICE float excess_distance(const Curve& curve, float t) {
+  const float outward = curve.b < 0 ? -t : t;
+  return fmaxf(outward, -2 * fabsf(curve.b) - outward);
+}
+
+GMA_DEVICE float sign_of(float x) { return x < 0 ? -1.0f : x > 0 ? 1.0f : 0.0f; }
+
+// The logit of a scaled score.
+template <PriorKind kind>
+GMA_DEVICE float logit(const Curve& curve, float score, float t) {
+  if constexpr (kind == PriorKind::gaussian) return t * (t * curve.a + curve.b) + score;
+  if constexpr (kind == PriorKind::laplace) return excess_distance(curve, t) * curve.a + score;
+  if constexpr (kind == PriorKind::linear) {
+    // the subtraction is exact where the height is small
+    const float height = (curve.a - fabsf(t + curve.b) * 0.5f) * reciprocal_fast(curve.a);
+    return log2_fast(fmaxf(height, static_cast<float>(linear_floor))) + score;
+  }
+  return score;
+}
+
+// Sums over j of ds_ij times what the derivatives of the log-prior need of position j.
+struct PriorSums {
+  float center = 0, width = 0;
+
+  template <PriorKind kind>
+  __device__ __forceinline__ void add(const Curve& curve, float grad, float t) {
+    if constexpr (kind == PriorKind::gaussian) {
+      const float first = grad * t;
+      center += first;
+      width += first * t;
+    } else if constexpr (kind == PriorKind::laplace) {
+      center += grad * (sign_of(t + curve.b) - sign_of(curve.b));
+      width += grad * excess_distance(curve, t);
+    } else if constexpr (kind == PriorKind::linear) {
+      const float distance = fabsf(t + curve.b), rest = curve.a - distance * 0.5f;
+      const bool falls = rest * reciprocal_fast(curve.a) > static_cast<float>(linear_floor);
+      const float slope = falls ? grad * 0.5f * reciprocal_fast(rest) : 0;
+      center += t + curve.b < 0 ? -slope : t + curve.b > 0 ? slope : 0;
+      width += distance * slope;
+    }
+  }
+
+  // The derivatives by center and by width themselves.
+  __device__ __forceinline__ PriorFactors<float> finish(PriorKind kind, const Curve& curve,
+                                                        const RowPrior<float>& prior) const {
+    constexpr float ln2 = static_cast<float>(ln_2);
+    const auto scaled = [&](PriorFactors<float> factors, float width_sum) {
+      return PriorFactors<float>{factors.center * center, factors.width * width_sum};
+    };
+    switch (kind) {
+      case PriorKind::gaussian:
+        return scaled(prior_factors<PriorKind::gaussian>(prior), -2 * ln2 * (curve.a * width + curve.b * center));
+      case PriorKind::laplace: return scaled(prior_factors<PriorKind::laplace>(prior), -ln2 * curve.a * width);
+      case PriorKind::linear: return scaled(prior_factors<PriorKind::linear>(prior), width);
+      case PriorKind::none: break;
+    }
+    return {0, 0};
+  }
+};
 
 // Calls body(std::integral_constant<PriorKind, kind>); one branch for a whole tile.
 template <class Body>
@@ -47,40 +119,6 @@ GMA_DEVICE void with_prior(PriorKind kind, const Body& body) {
     case PriorKind::laplace: return body(std::integral_constant<PriorKind, PriorKind::laplace>());
     case PriorKind::linear: return body(std::integral_constant<PriorKind, PriorKind::linear>());
     case PriorKind::none: return body(std::integral_constant<PriorKind, PriorKind::none>());
-  }
-}
-
-// Of base 2. t: distance of the key from the row's peak.
-template <PriorKind kind>
-GMA_DEVICE float logit(const RowPrior<float>& prior, float score_scale, float score, float t) {
-  return score * score_scale + log_prior<kind, DeviceMath>(prior, t) * static_cast<float>(log2_e);
-}
-
-// Scores of 16 rows by the keys from `first_key` on, in the layout of mma.h, become logits; -infinity past `visible`.
-// rows: those the lane holds.
-template <int tiles>
-GMA_DEVICE void scores_to_logits(float (&x)[tiles][4], const Row (&rows)[2], PriorKind prior, int first_key) {
-  const int first = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
-  with_prior(prior, [&](auto kind) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float t = static_cast<float>(first + 1 - rows[r].prior.peak);
-#pragma unroll
-      for (int n = 0; n < tiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          x[n][2 * r + e] = logit<decltype(kind)::value>(rows[r].prior, rows[r].score_scale, x[n][2 * r + e],
-                                                         t + static_cast<float>(8 * n + e));
-    }
-  });
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (first_key + 8 * tiles <= rows[r].visible) continue;
-#pragma unroll
-    for (int n = 0; n < tiles; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (first + 8 * n + e >= rows[r].visible) x[n][2 * r + e] = -INFINITY;
   }
 }
 
@@ -102,6 +140,101 @@ GMA_DEVICE int largest_visible(const Call& call, const Place& place, int first, 
   }
   return largest_of_warp(largest);
 }
+
+struct alignas(16) RowFacts {
+  int visible;
+  Curve curve;
+};
+
+// The query rows a lane holds in the layout of mma.h, two of every 16 from `first` on. What is known of them is in
+// registers, or where these are scarce in shared memory: a block's first barrier makes it known.
+template <int row_tiles, bool in_registers = true>
+struct LaneRows {
+  static constexpr int count = 2 * row_tiles;
+  int first;           // of the warp
+  int largest, least;  // visible of the warp's rows, of those that see anything
+  RowFacts own[in_registers ? count : 1];
+  RowFacts* shared;  // of the warp
+
+  __device__ __forceinline__ LaneRows(const Call& call, const Place& place, int first_row, RowFacts* facts = nullptr)
+      : first(first_row), shared(facts) {
+    int most = 0, fewest = call.keys;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int seen = visible_of(call, place, index(i));
+      const RowFacts row{seen, load_curve(call, place, index(i), seen)};
+      if constexpr (in_registers) own[i] = row;
+      else if (threadIdx.x % 4 == 0) shared[index(i) - first] = row;
+      most = seen > most ? seen : most;
+      fewest = seen > 0 && seen < fewest ? seen : fewest;
+    }
+    largest = largest_of_warp(most);
+    least = -largest_of_warp(-fewest);
+  }
+
+  __device__ __forceinline__ RowFacts facts(int i) const {
+    if constexpr (in_registers) return own[i];
+    else return shared[index(i) - first];
+  }
+
+  __device__ __forceinline__ int visible(int i) const { return facts(i).visible; }
+
+  __device__ __forceinline__ int index(int i) const {
+    return first + i / 2 * 16 + i % 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+  }
+
+  // Scores of the keys from first_key on, times `scale` and plus `shift` of their row, become logits; -infinity past
+  // `visible`, but for rows that see nothing, whose results nobody may use.
+  template <int tiles>
+  __device__ __forceinline__ void to_logits(float (&x)[row_tiles][tiles][4], PriorKind prior, int first_key,
+                                            float scale, const float (&shift)[count]) const {
+    const int key = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
+    with_prior(prior, [&](auto kind) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const Curve curve = facts(i).curve;
+        const float t = static_cast<float>(key + 1 - curve.peak);
+#pragma unroll
+        for (int n = 0; n < tiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& score = x[i / 2][n][i % 2 * 2 + e];
+            score = logit<decltype(kind)::value>(curve, score * scale + shift[i], t + static_cast<float>(8 * n + e));
+          }
+      }
+    });
+    if (first_key + 8 * tiles <= least) return;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int seen = visible(i);
+#pragma unroll
+      for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (key + 8 * n + e >= seen) x[i / 2][n][i % 2 * 2 + e] = -INFINITY;
+    }
+  }
+
+  // Adds gradients of the logits of the keys from first_key on, each times its terms, to the rows' sums.
+  template <int tiles>
+  __device__ __forceinline__ void add_prior_terms(PriorSums (&sums)[count], const float (&grads)[row_tiles][tiles][4],
+                                                  PriorKind prior, int first_key) const {
+    const int key = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
+    with_prior(prior, [&](auto kind) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const Curve curve = facts(i).curve;
+        const float t = static_cast<float>(key + 1 - curve.peak);
+#pragma unroll
+        for (int n = 0; n < tiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            sums[i].template add<decltype(kind)::value>(curve, grads[i / 2][n][i % 2 * 2 + e],
+                                                        t + static_cast<float>(8 * n + e));
+      }
+    });
+  }
+};
 
 }  // namespace cuda
 }  // namespace gma

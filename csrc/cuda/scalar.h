@@ -14,6 +14,11 @@ struct bfloat16 {
 };
 
 GMA_DEVICE float to_float(float x) { return x; }
+
+// The distance of 1 from the next larger number.
+GMA_DEVICE float unit_of(float16) { return 0x1p-10f; }
+GMA_DEVICE float unit_of(bfloat16) { return 0x1p-7f; }
+
 GMA_DEVICE void round_to(float& to, float x) { to = x; }
 
 }  // namespace cuda

@@ -5,12 +5,12 @@
 
 #include <cfloat>
 
-#include "arguments.h"
+#include "math.h"
 
 namespace gma {
 namespace cuda {
 
-// Of the two rows a lane holds in the layout of mma.h; the four lanes of a row agree on its value.
+// Of a row a lane holds in the layout of mma.h; the four lanes of a row agree on its value.
 GMA_DEVICE float sum_of_row(float x) {
   x += __shfl_xor_sync(whole_warp, x, 1);
   return x + __shfl_xor_sync(whole_warp, x, 2);
@@ -21,46 +21,52 @@ GMA_DEVICE float largest_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(whole_warp, x, 2));
 }
 
+// Of the rows a lane holds, two of every 16.
+template <int row_tiles>
 struct OnlineSoftmax {
-  // finite, so that nothing visible yet is no special case
-  float maximum[2] = {-FLT_MAX, -FLT_MAX};
-  float sum[2] = {0, 0};  // of this lane's columns
+  float maximum[2 * row_tiles], sum[2 * row_tiles];  // the sum of this lane's columns
+
+  __device__ __forceinline__ OnlineSoftmax() {
+#pragma unroll
+    for (int i = 0; i < 2 * row_tiles; ++i) {
+      // finite, so that nothing visible yet is no special case
+      maximum[i] = -FLT_MAX;
+      sum[i] = 0;
+    }
+  }
 
   // Turns logits into exponentials; factor is what everything summed up so far has to be multiplied with.
   template <int tiles>
-  __device__ __forceinline__ void add(float (&x)[tiles][4], float (&factor)[2]) {
+  __device__ __forceinline__ void add(float (&x)[row_tiles][tiles][4], float (&factor)[2 * row_tiles]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float largest = maximum[r];
+    for (int i = 0; i < 2 * row_tiles; ++i) {
+      float (&tile)[tiles][4] = x[i / 2];
+      const int h = i % 2 * 2;
+      float largest = maximum[i];
 #pragma unroll
-      for (int n = 0; n < tiles; ++n) largest = fmaxf(largest, fmaxf(x[n][2 * r], x[n][2 * r + 1]));
+      for (int n = 0; n < tiles; ++n) largest = fmaxf(largest, fmaxf(tile[n][h], tile[n][h + 1]));
       largest = largest_of_row(largest);
-      factor[r] = exp2f(maximum[r] - largest);
-      maximum[r] = largest;
-      sum[r] *= factor[r];
+      factor[i] = exp2_fast(maximum[i] - largest);
+      maximum[i] = largest;
+      sum[i] *= factor[i];
 #pragma unroll
       for (int n = 0; n < tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          x[n][2 * r + e] = exp2f(x[n][2 * r + e] - largest);
-          sum[r] += x[n][2 * r + e];
+          tile[n][h + e] = exp2_fast(tile[n][h + e] - largest);
+          sum[i] += tile[n][h + e];
         }
     }
   }
 
   __device__ __forceinline__ void finish() {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) sum[r] = sum_of_row(sum[r]);
+    for (int i = 0; i < 2 * row_tiles; ++i) sum[i] = sum_of_row(sum[i]);
   }
 };
 
 // 1 / sum; 0 for a row that saw nothing
 GMA_DEVICE float inverse_sum(float sum) { return sum == 0 ? 0 : 1 / sum; }
-
-// beta (dbeta - delta). The only weight of a row that sees one key is 1 whatever its logit, but for rounding.
-GMA_DEVICE float grad_of_logit(int visible, float weight, float grad, float delta) {
-  return visible == 1 ? 0 : weight * (grad - delta);
-}
 
 // The natural logarithm; -infinity for a row that saw nothing.
 GMA_DEVICE float log_of_sum(float maximum, float sum) {

@@ -1,7 +1,4 @@
-// Tiles of rows in shared memory: their sizes, and how they get there.
-//
-// A block of threads keeps 16 rows for each of its warps, and walks over tiles of the other side (keys for query rows,
-// query rows for keys), the next of which is on its way while one is worked on.
+// Tiles of rows in shared memory: how they lie there, and how they get there.
 #pragma once
 
 #include "arguments.h"
@@ -11,63 +8,140 @@
 namespace gma {
 namespace cuda {
 
-constexpr int warp_rows = 16;
-
-template <class scalar, int head_tile>
-struct Tile {
-  static constexpr bool is_wide = sizeof(scalar) == 4;
-  static constexpr int chunk = 16 / sizeof(scalar);
-  // a chunk more than the row: neighbouring rows then lie in different banks
-  static constexpr int stride = head_tile + chunk;
-  // as large as 255 registers a thread and 99 KB of shared memory a block allow
-  static constexpr int forward_step = is_wide ? (head_tile <= 64 ? 32 : 16) : (head_tile <= 128 ? 64 : 32);
-  static constexpr int backward_step = head_tile <= (is_wide ? 64 : 128) ? 32 : 16;
-  static constexpr int most_warps = head_tile <= (is_wide ? 64 : 128) ? 4 : is_wide && head_tile == 256 ? 1 : 2;
-};
-
-// with two blocks on a multiprocessor a thread may have all 255 registers, and needs them
-constexpr int most_threads = 128, resident_blocks = 2;
+constexpr int fragment_rows = 16;  // of the left operand of a tensor core
 
 GMA_DEVICE int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 GMA_DEVICE int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
-GMA_DEVICE int block_rows() { return static_cast<int>(blockDim.x) / 32 * warp_rows; }
 
-// Rows first .. first + count of a head. Rows that are not wanted(row), and columns past the last, become 0 and are
-// not read. Complete after wait_for_copies and a barrier.
-template <class scalar, int head_tile, class Wanted>
-GMA_DEVICE void load_rows(scalar* to, const HeadRows<scalar>& from, int64_t first, int count, const Wanted& wanted) {
+// Rows of head_tile columns, one after the other, the 16-byte chunks of each in an order that differs from row to row:
+// what eight lanes read at one column of eight rows lies in different banks.
+template <class scalar, int head_tile>
+struct Tile {
+  static constexpr bool is_wide = sizeof(scalar) == 4;
+  static constexpr int chunk = 16 / sizeof(scalar), chunks = head_tile / chunk;
+
+  // exclusive-ored to the number of a chunk
+  static __device__ __forceinline__ int order(int row) { return chunks >= 8 ? row & 7 : row >> 1 & 3; }
+
+  // of an element; constant columns past the first chunk cost an exclusive or
+  static __device__ __forceinline__ int offset(int row, int column) {
+    return row * head_tile + ((column / chunk ^ order(row)) * chunk | column % chunk);
+  }
+};
+
+// One thread's part in copying the tiles of `count` rows of a head, one after the other: the same chunk of every few
+// rows.
+template <class scalar, int head_tile, int count, int threads>
+class TileCopy {
   using T = Tile<scalar, head_tile>;
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  if (from.aligned) {
-    constexpr int chunks = head_tile / T::chunk;
-    for (int i = thread; i < count * chunks; i += threads) {
-      const int row = i / chunks, column = i % chunks * T::chunk, rest = from.columns - column;
-      const int elements = rest <= 0 || !wanted(row) ? 0 : rest < T::chunk ? rest : T::chunk;
-      const scalar* source = elements > 0 ? from[first + row] + column : from.data;
-      copy_async(to + row * T::stride + column, source, elements * static_cast<int>(sizeof(scalar)));
+  static constexpr int at_once = threads / T::chunks, rounds = count / at_once;
+  static constexpr int element = static_cast<int>(sizeof(scalar));
+  static_assert(threads % T::chunks == 0 && count % at_once == 0);
+
+ public:
+  // Begins with row `first`.
+  __device__ __forceinline__ TileCopy(const HeadRows<scalar>& rows, int first)
+      : stride_(rows.stride), aligned_(rows.aligned) {
+    const int column = chunk() * T::chunk, rest = rows.columns - column;
+    bytes_ = (rest <= 0 ? 0 : rest < T::chunk ? rest : T::chunk) * element;
+    // what is not read must be an address all the same
+    source_ = rows[first + row()] + (rest > 0 ? column : 0);
+    target_ = T::offset(row(), column) * element;
+  }
+
+  // The next `count` rows, of which the first `left` are wanted; the others and columns past the last become 0 and are
+  // not read. Complete after wait_for_copies and a barrier.
+  __device__ __forceinline__ void load(scalar* to, int left) {
+    if (count > left || !aligned_) return load_wanted(to, [&](int at) { return at < left; });
+    const scalar* source = source_;
+#pragma unroll
+    for (int round = 0; round < rounds; ++round) {
+      copy_async(reinterpret_cast<char*>(to) + target(round), source, bytes_);
+      source += at_once * stride_;
     }
-    return;
+    source_ += count * stride_;
   }
-  for (int i = thread; i < count * head_tile; i += threads) {
-    const int row = i / head_tile, column = i % head_tile;
-    to[row * T::stride + column] = column < from.columns && wanted(row) ? from[first + row][column] : scalar{};
+
+  // The same with the rows that are wanted(row); slower.
+  template <class Wanted>
+  __device__ __forceinline__ void load_wanted(scalar* to, const Wanted& wanted) {
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      const scalar* source = source_ + round * at_once * stride_;
+      const int bytes = wanted(row() + round * at_once) ? bytes_ : 0;
+      scalar* to_chunk = reinterpret_cast<scalar*>(reinterpret_cast<char*>(to) + target(round));
+      if (aligned_) {
+        copy_async(to_chunk, source, bytes);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < T::chunk; ++i) to_chunk[i] = i < bytes / element ? source[i] : scalar{};
+    }
+    source_ += count * stride_;
   }
+
+ private:
+  static __device__ __forceinline__ int row() { return static_cast<int>(threadIdx.x) / T::chunks; }
+  static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % T::chunks; }
+
+  // In bytes. The order of chunks comes round every eight rows.
+  __device__ __forceinline__ int target(int round) const {
+    const int at = round * at_once;
+    return at_once % 8 == 0 ? target_ + at * head_tile * element : T::offset(row() + at, chunk() * T::chunk) * element;
+  }
+
+  int64_t stride_;
+  bool aligned_;
+  const scalar* source_;  // its chunk of its first row of the next tile
+  int bytes_;             // of that chunk that there are
+  int target_;            // where it goes, in bytes
+};
+
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+
+// 16 bytes of a row from `column` on, 0 past the last of its columns. Nothing waits for it before it is used.
+template <class scalar>
+union RawChunk {
+  Chunk chunk;
+  scalar element[16 / sizeof(scalar)];
+};
+
+template <class scalar>
+GMA_DEVICE RawChunk<scalar> load_raw(const scalar* row, int column, int columns, bool aligned) {
+  constexpr int count = 16 / sizeof(scalar);
+  RawChunk<scalar> loaded;
+  if (aligned && column + count <= columns) {
+    loaded.chunk = *reinterpret_cast<const Chunk*>(row + column);
+    return loaded;
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) loaded.element[i] = column + i < columns ? row[column + i] : scalar{};
+  return loaded;
 }
 
-// A lane's part of a 16-row fragment (see mma.h) to rows first + g and first + g + 8, of those below `end`.
+template <class scalar, int count>
+GMA_DEVICE void load_chunk(float (&x)[count], const scalar* row, int column, int columns, bool aligned) {
+  const RawChunk<scalar> loaded = load_raw(row, column, columns, aligned);
+#pragma unroll
+  for (int i = 0; i < count; ++i) x[i] = to_float(loaded.element[i]);
+}
+
+// A lane's part of a fragment (see mma.h) to rows first + g and first + g + 8, of those below `end`.
 template <class scalar, int columns>
-GMA_DEVICE void store_fragment(const float (&x)[columns / 8][4], const float (&factor)[2],
-                               const HeadRows<scalar>& to, int64_t first, int64_t end, int first_column) {
+GMA_DEVICE void store_fragment(const float (&x)[columns / 8][4], const HeadRows<scalar>& to, int first, int end,
+                               int first_column) {
   const int g = lane_index() / 4, t = lane_index() % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = first + g + 8 * r;
+    const int row = first + g + 8 * r;
     if (row >= end) continue;
     scalar* target = to[row];
 #pragma unroll
     for (int n = 0; n < columns / 8; ++n) {
       const int column = first_column + 8 * n + 2 * t;
-      const float low = x[n][2 * r] * factor[r], high = x[n][2 * r + 1] * factor[r];
+      const float low = x[n][2 * r], high = x[n][2 * r + 1];
       if constexpr (sizeof(scalar) == 2) {
         if (to.aligned && column + 1 < to.columns) {
           *reinterpret_cast<uint32_t*>(target + column) = pack<scalar>(low, high);

@@ -10,70 +10,80 @@ namespace cuda {
 namespace {
 
 template <class scalar, int head_tile>
-__global__ void __launch_bounds__(most_threads, resident_blocks) weights_kernel(WeightsArguments arguments) {
-  using T = Tile<scalar, head_tile>;
-  constexpr int step = T::forward_step, tile_elements = step * T::stride;
+struct Sizes {
+  static constexpr int warps = 4, rows = warps * fragment_rows, threads = warps * 32;
+  static constexpr int keys = sizeof(scalar) == 4 ? 16 : 32;
+  static constexpr size_t shared_bytes = (rows + 2 * keys) * head_tile * sizeof(scalar);
+};
+
+template <class scalar, int head_tile>
+__global__ void __launch_bounds__(Sizes<scalar, head_tile>::threads, 2) weights_kernel(WeightsArguments arguments) {
+  using S = Sizes<scalar, head_tile>;
+  constexpr int step = S::keys, tile_elements = step * head_tile;
   const Call& call = arguments.call;
-  const Place place = find_place(call);
-  const int first_row = place.tile * block_rows(), warp_row = first_row + warp_index() * warp_rows;
-  scalar* const query = shared_memory<scalar>();
-  scalar* const keys = query + block_rows() * T::stride;
+  const Place place = find_place(call, (call.rows + S::rows - 1) / S::rows);
+  const int first_row = place.tile * S::rows, warp_row = first_row + warp_index() * fragment_rows;
+  scalar* const keys = shared_memory<scalar>();  // two tiles
+  scalar* const query = keys + 2 * tile_elements;
   scalar* const weights = static_cast<scalar*>(arguments.weights) + place.flat_head * call.rows * call.keys;
 
-  const int g = lane_index() / 4, t = lane_index() % 4;
-  const Row rows[2] = {load_row(call, place, warp_row + g), load_row(call, place, warp_row + g + 8)};
-  const int largest = largest_visible(call, place, first_row, block_rows());
-  const HeadRows<scalar> key_rows = rows_of<scalar>(arguments.key, place);
+  const LaneRows<1> rows(call, place, warp_row);
+  const int largest = largest_visible(call, place, first_row, S::rows);
   const int tiles = (largest + step - 1) / step;
+  const HeadRows<scalar> key_rows = rows_of<scalar>(arguments.key, place);
   const auto load_tile = [&](int turn) {
     const int first_key = turn % tiles * step;
-    load_rows<scalar, head_tile>(keys + turn % 2 * tile_elements, key_rows, first_key, step,
-                                 [&](int row) { return first_key + row < largest; });
+    TileCopy<scalar, head_tile, step, S::threads>(key_rows, first_key)
+        .load(keys + turn % 2 * tile_elements, largest - first_key);
   };
-
-  OnlineSoftmax softmax;
-  float inverse[2] = {0, 0};
   if (tiles > 0) {
-    load_rows<scalar, head_tile>(query, rows_of<scalar>(arguments.query, place), first_row, block_rows(),
-                                 [&](int row) { return first_row + row < call.rows; });
+    TileCopy<scalar, head_tile, S::rows, S::threads>(rows_of<scalar>(arguments.query, place), first_row)
+        .load(query, call.rows - first_row);
     load_tile(0);
   }
   commit_copies();
+
+  OnlineSoftmax<1> softmax;
+  float inverse[2] = {0, 0};
+  const float no_shift[2] = {};
+  const SharedRows<scalar, head_tile, 1> left{query + warp_index() * fragment_rows * head_tile};
   for (int turn = 0; turn < 2 * tiles; ++turn) {
     if (turn + 1 < 2 * tiles) load_tile(turn + 1);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
     const int first_key = turn % tiles * step;
-    float x[step / 8][4];
-    multiply_transposed<scalar, head_tile, step>(x, query + warp_index() * warp_rows * T::stride,
-                                                 keys + turn % 2 * tile_elements);
-    scores_to_logits(x, rows, call.prior, first_key);
+    float x[1][step / 8][4];
+    set_all(x, 0);
+    multiply_transposed<scalar, head_tile, step>(x, left, keys + turn % 2 * tile_elements);
+    rows.to_logits(x, call.prior, first_key, call.score_scale, no_shift);
     if (turn < tiles) {
       float factor[2];
       softmax.add(x, factor);
       if (turn == tiles - 1) {
         softmax.finish();
 #pragma unroll
-        for (int r = 0; r < 2; ++r) inverse[r] = inverse_sum(softmax.sum[r]);
+        for (int r = 0; r < 2; ++r)
+          inverse[r] = rows.visible(r) == 0 || is_sound(call, place, rows.index(r)) ? inverse_sum(softmax.sum[r]) : NAN;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int64_t row = warp_row + g + i / 2 * 8;
+        const int64_t row = rows.index(i / 2);
         if (row >= call.rows) continue;
 #pragma unroll
         for (int n = 0; n < step / 8; ++n) {
-          const int key = first_key + 8 * n + 2 * t + i % 2;
-          if (key < call.keys)
-            round_to(weights[row * call.keys + key], exp2f(x[n][i] - softmax.maximum[i / 2]) * inverse[i / 2]);
+          const int key = first_key + 8 * n + lane_index() % 4 * 2 + i % 2;
+          if (key >= call.keys) continue;
+          const float weight = exp2_fast(x[0][n][i] - softmax.maximum[i / 2]) * inverse[i / 2];
+          round_to(weights[row * call.keys + key], key < rows.visible(i / 2) ? weight : 0);
         }
       }
     }
     __syncthreads();
   }
   // what no row of the block sees was not computed
-  for (int64_t row = warp_row; row < warp_row + warp_rows && row < call.rows; ++row)
+  for (int64_t row = warp_row; row < warp_row + fragment_rows && row < call.rows; ++row)
     for (int key = tiles * step + lane_index(); key < call.keys; key += 32)
       round_to(weights[row * call.keys + key], 0.0f);
 }
@@ -83,13 +93,11 @@ __global__ void __launch_bounds__(most_threads, resident_blocks) weights_kernel(
 std::string attention_weights(const ForwardParams& p, void* weights, void* stream) {
   return with_instance(p.scalar_type, p.head_size, [&](auto instance) {
     using I = decltype(instance);
-    using Sizes = typename I::Sizes;
     const WeightsArguments arguments{make_call(p), make_matrix(p, p.query, p.rows, p.head_size),
                                      make_matrix(p, p.key, p.keys, p.head_size), weights};
-    const int warps = warps_for(p.rows, Sizes::most_warps);
-    const size_t shared = (warps * warp_rows + 2 * Sizes::forward_step) * Sizes::stride * sizeof(typename I::scalar);
+    using S = Sizes<typename I::scalar, I::head_tile>;
     return launch("weights", weights_kernel<typename I::scalar, I::head_tile>,
-                  p.batches * p.heads * divide_up(p.rows, warps * warp_rows), warps * 32, shared, stream, arguments);
+                  p.batches * p.heads * divide_up(p.rows, S::rows), S::threads, S::shared_bytes, stream, arguments);
   });
 }
 

@@ -95,6 +95,9 @@ Gradients cuda_backward(Tensor grad_context, Tensor query, Tensor key, Tensor va
   require_served(dtype, p.value_size, p);
   point_to_seed(seed, p);
   describe_results(context, logsumexp, grad_context, dtype, device, p);
+  // the only backend that reads it in its backward
+  if (context.stride(3) != 1) context = torch::stable::contiguous(context);
+  p.context = matrix_view<void>("context", context, device, dtype, {p.batches, p.heads, p.rows, p.value_size});
   Gradients gradients = empty_backward(device, dtype, center.size(1), width.size(1), p);
   const Tensor workspace = empty_bytes(device, gma::cuda::backward_workspace(p));
   require_success(gma::cuda::backward(p, workspace.data_ptr(), place.stream()));

@@ -21,27 +21,37 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = {
-    "no barrier before the tile is used": Mutation(
-        "forward.cu", "    wait_for_copies<1>();\n    __syncthreads();\n", "    wait_for_copies<1>();\n"
+    "no barrier before keys are used": Mutation(
+        "forward.cu", "    __syncthreads();\n    value_copy.load", "    value_copy.load"
     ),
-    "no barrier before the tile is replaced": Mutation("forward.cu", "    __syncthreads();\n  }\n", "  }\n"),
+    "no barrier before keys are replaced": Mutation(
+        "forward.cu", "    __syncthreads();\n    if (first_key + step", "    if (first_key + step"
+    ),
     "a barrier on every other tile only": Mutation(
-        "backward_query.cu", "    __syncthreads();\n  }\n", "    if (turn % 2 == 1) __syncthreads();\n  }\n"
+        "backward_query.cu",
+        "      __syncthreads();\n      if (S::stages",
+        "      if (tile % 2) __syncthreads();\n      if (S::stages",
     ),
     "no barrier in the kernel over keys": Mutation(
-        "backward_key.cu", "    wait_for_copies<1>();\n    __syncthreads();\n", "    wait_for_copies<1>();\n"
+        "backward_key.cu",
+        "    wait_for_copies<S::stages - 1>();\n    __syncthreads();\n",
+        "    wait_for_copies<S::stages - 1>();\n",
     ),
     "no barrier before teams are merged": Mutation(
         "decode.cu", "= context[i];\n  __syncthreads();\n", "= context[i];\n"
     ),
-    "one group of copies too few waited for": Mutation("forward.cu", "wait_for_copies<1>", "wait_for_copies<2>"),
-    "the last tile is left out": Mutation(
-        "forward.cu", "const int tiles = (largest + step - 1) / step", "const int tiles = largest / step"
+    "values are not waited for": Mutation(
+        "forward.cu",
+        "    wait_for_copies<0>();\n    __syncthreads();\n    if (first_key + step",
+        "    wait_for_copies<1>();\n    __syncthreads();\n    if (first_key + step",
     ),
-    "a row sees one key too many": Mutation("rows.h", "e >= rows[r].visible", "e > rows[r].visible"),
-    "a tile past the end is read": Mutation("forward.cu", "return tile * step + row < largest", "return row >= 0"),
+    "the last tile is left out": Mutation(
+        "forward.cu", "first_key < end; first_key", "first_key + step <= end; first_key"
+    ),
+    "a row sees one key too many": Mutation("rows.h", "e >= seen", "e > seen"),
+    "keys past the end are read": Mutation("tile.h", "return at < left;", "return at <= left;"),
     "rows past the end are read": Mutation(
-        "backward_query.cu", "return first_row + row < call.rows", "return row >= 0"
+        "backward_query.cu", "load(query, call.rows - first_row)", "load(query, S::rows)"
     ),
     "rows past the end are written": Mutation("tile.h", "if (row >= end) continue;", "if (row > end) continue;"),
     "the maximum from a wrong lane": Mutation(
@@ -49,22 +59,35 @@ MUTATIONS = {
         "return fmaxf(x, __shfl_xor_sync(whole_warp, x, 2));",
         "return fmaxf(x, __shfl_xor_sync(whole_warp, x, 4));",
     ),
-    "the context is not rescaled": Mutation("forward.cu", "context[n][i] *= factor[i / 2];", "context[n][i] *= 1;"),
+    "the context is not rescaled": Mutation(
+        "forward.cu", "context[r][n][i] *= factor[2 * r + i / 2];", "context[r][n][i] *= 1;"
+    ),
     "values are not transposed": Mutation("product.h", "load_matrices_transposed(b, right", "load_matrices(b, right"),
     "misaligned rows in shared memory": Mutation(
-        "tile.h", "static constexpr int stride = head_tile + chunk;", "static constexpr int stride = head_tile + 4;"
+        "tile.h", "return row * head_tile +", "return row * (head_tile - 4) +"
     ),
+    "chunks of an odd row in the wrong order": Mutation("product.h", "(t / 2 ^ 1) * 4", "t / 2 * 4"),
     "too little shared memory": Mutation(
-        "forward.cu",
-        "(warps * warp_rows + 4 * Sizes::forward_step)",
-        "(warps * warp_rows + 4 * Sizes::forward_step - 1)",
+        "forward.cu", "(rows + 2 * keys) * head_tile", "(rows + 2 * keys - 1) * head_tile"
     ),
     "a shuffle some lanes never reach": Mutation(
         "softmax.h", "      largest = largest_of_row", "      if (largest > -1e30f) largest = largest_of_row"
     ),
     "dropout of a wrong row": Mutation("dropout.h", "row + g + (odd ? 8 : 0)", "row + g + (odd ? 0 : 8)"),
-    "rows that see the keys are skipped": Mutation("backward_key.cu", "largest[i] > keys", "largest[i] > keys + 40"),
+    "rows that see the keys are skipped": Mutation("backward_key.cu", ".largest > keys", ".largest > keys + 40"),
     "the first of the heads is not summed up": Mutation("backward.cu", "int64_t head = 0;", "int64_t head = 1;"),
+    "the folded prior without its linear term": Mutation("rows.h", "t * (t * curve.a + curve.b)", "t * (t * curve.a)"),
+    "the width's derivative without its linear term": Mutation("rows.h", "+ curve.b * center", ""),
+    "delta is not corrected": Mutation("backward_query.cu", "first_row] += excess[i];", "first_row] += 0;"),
+    "no second walk": Mutation("backward_query.cu", "if (any == 0) break;", "break;"),
+    "parts of a source overlap": Mutation(
+        "forward.cu", "? seen : begin + split.keys;", "? seen : begin + split.keys + 64;"
+    ),
+    "a part is left out": Mutation("split.cu", "for (int i = team;", "for (int i = team + 1;"),
+    "parts are not brought to one maximum": Mutation(
+        "split.cu", "weighs ? exp2_fast(maximum - largest)", "weighs ? 1.0f"
+    ),
+    "a decoding step reads past the end": Mutation("decode.cu", "there = key < end ? key : end - 1;", "there = key;"),
 }
 
 

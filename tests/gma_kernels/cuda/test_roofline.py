@@ -1,0 +1,29 @@
+"""What the compiler makes of the main loops stays as good as it is: counted in machine code, nothing runs on a GPU."""
+
+import shutil
+
+import pytest
+
+from benchmarks.gpu import roofline
+
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc, of the CUDA toolkit, is not on the PATH")
+
+
+def test_main_loops_issue_no_more_than_they_do_and_spill_nothing():
+    pytest.importorskip("triton")  # brings the disassembler
+    found = roofline.rows()
+    issued = {name: x.issued for name, x in found.items()}
+    most = {"forward, D = 64": 15.0, "forward, D = 128": 23.6, "backward, D = 64": 45.0, "backward, D = 128": 71.0}
+    assert {name: count for name, count in issued.items() if count > most[name]} == {}
+    assert [name for name, x in found.items() if x.spills] == []
+    for name in ("forward, D = 64", "forward, D = 128"):
+        assert found[name].busiest == "tensor"
+        assert found[name].blocks == "2"
+    assert found["backward, D = 64"].roofline >= 0.6
+
+
+def test_decoding_has_all_loads_on_their_way_before_the_first_use():
+    pytest.importorskip("triton")
+    found = roofline.decoding()
+    assert found.loads_before_use == 8
+    assert found.issued * 4 / found.kib <= 390
