@@ -161,7 +161,7 @@ class ModelSettings(Settings):
 
 class AttentionSettings(Settings):
     choosers: ClassVar = {
-        "policy": {policy: {} for policy in POLICIES} | {"gain": {"delta": (0.02, 1.0)}, "wait_k": {"delta": 3.0}}
+        "policy": {policy: {} for policy in POLICIES} | {"gain": {"delta": (0.05, 1.0)}, "wait_k": {"delta": 3.0}}
     }
 
     policy: Literal["gaussian", "gain", "wait_k", "monotonic", "offline"] = "gaussian"

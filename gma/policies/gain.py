@@ -24,11 +24,12 @@ class GainCrossAttention(CrossAttention):
     """Plain attention to the first g_i source tokens, where more would not tell enough about the next target token:
 
         u_ij = exp(v·tanh(W q_i + U h_j) + c)  ≈  KL( p(y_i | y_<i, x) ‖ p(y_i | y_<i, x_≤j) )
-        g_i  = the first j ≥ g_{i−1} with u_ij ≤ θ, otherwise |x|
+        g_i  = the first j ≥ max(g_{i−1}, i) with u_ij ≤ θ, otherwise |x|
 
     The expectation of that divergence over what may still come is the information that the unheard source holds about
     the token. The head behind u is in the first layer, which decides for all; it looks on: no gradient of it reaches
-    the queries and states it sees.
+    the queries and states it sees. j ≥ i, so that no more is written than was heard: a model that is allowed to run
+    ahead writes what is likely to come and cannot take it back.
     """
 
     name: ClassVar = "gain"
@@ -77,24 +78,32 @@ class GainCrossAttention(CrossAttention):
     def align(
         self, query: Tensor, source: Source, previous: Tensor | None = None, delta: float | Tensor | None = None
     ) -> Alignment:
-        """`position` is g_i."""
+        """`position` is [B, 2, T]: g_i and i."""
         if isinstance(delta, float) and self.waits_for_all(delta):
             visible = source.lengths.int()[:, None, None].expand(-1, 1, query.shape[1])
-            return without_prior(query, visible)._replace(position=visible.double())
-        start = query.new_ones(query.shape[0]) if previous is None else previous[:, 0].nan_to_num(nan=1.0)
-        return self._scan(query, source, start, self.theta if delta is None else delta)
+            return self._alignment(query, visible, 1)
+        if previous is None:
+            previous = torch.full((query.shape[0], 2), math.nan, dtype=torch.float64, device=query.device)
+        start, row = previous.nan_to_num(nan=0.0).unbind(1)
+        return self._scan(query, source, start, row + 1, self.theta if delta is None else delta)
 
     def resume(self, query: Tensor, source: Source, alignment: Alignment, delta: Tensor) -> Alignment:
         if not self.decides:
             return super().resume(query, source, alignment, delta)
         # all before the token that was waited for has been looked at
-        return self._scan(query, source, alignment.position[:, 0, 0], delta)
+        return self._scan(query, source, *alignment.position[:, :, 0].unbind(1), delta)
+
+    def _alignment(self, query: Tensor, visible: Tensor, first: Tensor | int) -> Alignment:
+        """Of rows that see so much, [B, 1, T], counted from `first`."""
+        row = torch.arange(query.shape[1], dtype=torch.float64, device=query.device)
+        counted = (row + torch.as_tensor(first, device=query.device).reshape(-1, 1, 1)).expand(visible.shape)
+        return without_prior(query, visible.int())._replace(position=torch.cat((visible.double(), counted), dim=1))
 
     @torch.no_grad()
     @torch.compiler.disable
-    def _scan(self, query: Tensor, source: Source, start: Tensor, delta: float | Tensor) -> Alignment:
-        """Where the rows stop, if the first one looks from `start` [B] on; one that has looked at all that is there
-        wants one token more."""
+    def _scan(self, query: Tensor, source: Source, start: Tensor, first: Tensor, delta: float | Tensor) -> Alignment:
+        """Where the rows stop, if the first one, which is row `first` [B], looks from `start` [B] on; one that has
+        looked at all that is there wants one token more."""
         batch, rows = query.shape[:2]
         heard, asking = source.memory.part(2).flatten(2), query[..., -self.heads * self.head_dim :]
         theta = torch.as_tensor(delta, dtype=torch.float64, device=query.device).expand(batch)[:, None]
@@ -103,13 +112,12 @@ class GainCrossAttention(CrossAttention):
         pointer, pointers = start.long(), []
         for row in range(rows):
             enough = self.log_gain(asking[:, row, None], heard).double().exp() <= theta  # [B, S]
+            pointer = pointer.maximum(first.long() + row)
             stops = enough & (place <= source.arrived[:, None]) & (place >= pointer[:, None])
-            first = torch.where(stops, place, otherwise[:, None])
-            pointer = torch.cat((first, otherwise[:, None]), dim=1).amin(dim=1).maximum(pointer)
-            pointer = pointer.minimum(source.lengths)
+            stop = torch.where(stops, place, otherwise[:, None])
+            pointer = torch.cat((stop, otherwise[:, None]), dim=1).amin(dim=1)
             pointers.append(pointer)
-        visible = torch.stack(pointers, dim=1)[:, None]
-        return without_prior(query, visible.int())._replace(position=visible.double())
+        return self._alignment(query, torch.stack(pointers, dim=1)[:, None], first)
 
     def forward(
         self,
@@ -143,7 +151,7 @@ class GainCrossAttention(CrossAttention):
         source = Source(source_lengths[own], source_lengths[own], memory.of(own))
         chosen = self.align(query[own], source, None, delta[own] if isinstance(delta, Tensor) else delta)
         visible = visible.index_copy(0, own, chosen.visible)
-        return without_prior(query, visible)._replace(position=visible.double())
+        return self._alignment(query, visible, 1)
 
     def hindsight_loss(
         self, query: Tensor, memory: Projections, alignment: Alignment, scores: Tensor, hindsight: Tensor, real: Tensor

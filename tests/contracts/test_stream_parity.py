@@ -162,8 +162,8 @@ def of_gains(attention, query, memory, alignment, latencies):
     with torch.no_grad():
         gain = attention.log_gain(query[:, :, None, -heard.shape[2] :], heard[:, None]).double().exp()
     place = torch.arange(1, gain.shape[2] + 1)
-    end = alignment.position[:, 0]
-    start = torch.cat([torch.ones_like(end[:, :1]), end[:, :-1]], dim=1)
+    end, row = alignment.position.unbind(1)
+    start = torch.cat([torch.ones_like(end[:, :1]), end[:, :-1]], dim=1).maximum(row)
     looked_at = (place >= start[..., None]) & (place <= end[..., None])
     return torch.where(looked_at, (gain - latencies[:, None, None]).abs(), math.inf).amin(dim=2)
 
