@@ -84,9 +84,9 @@ def attention(
         if line - 1 not in text.indices:
             raise UserError(f"--line is {line}; expected 1 to {text.lines} and a source with words ({text.name})")
         place = text.indices.index(line - 1)
-        source, target = text.sources[place], target or text.references[place]
+        source, target = text.sources[place], target or text.targets[place]
         if alignments is not None:
-            if target != text.references[place]:
+            if target != text.targets[place]:
                 raise UserError(
                     "--alignments are links to the reference's words; leave out --target, or the alignments"
                 )
@@ -114,7 +114,7 @@ def steps(
     loaded = directory.load(model)
     _check_positions(loaded, model)
     text = load_text(loaded, source, reference)
-    pairs = [pair for pair in zip(text.sources, text.references) if pair[1].split()][:STEP_SENTENCES]
+    pairs = [pair for pair in zip(text.sources, text.targets) if pair[1].split()][:STEP_SENTENCES]
     if not pairs:
         raise UserError(f"{text.name}: no pair with words on both sides; expected at least one")
     sources, references = zip(*pairs)

@@ -229,7 +229,7 @@ class _Preparation:
         return Tokenizer(vocabularies[0], vocabularies[-1])
 
     def _encode(self, name: str, text: ParallelText, tokenizer: Tokenizer) -> SplitSummary:
-        """Write the token files of a split and, if it is scored, its text."""
+        """Write the token files of a split and, if it is scored, its text as it was given."""
         summary = SplitSummary()
         paths = [self.folder / f"{name}.{side}" for side in SIDES]
         writers = [TokenFileWriter(path, side.size) for path, side in zip(paths, (tokenizer.source, tokenizer.target))]
@@ -273,7 +273,7 @@ class _Preparation:
     def _write_text(self, paths: list[Path], chunk: list[tuple[str, str]]) -> None:
         for side, path in enumerate(paths):
             with open(f"{path}.txt", "a", encoding="utf-8", newline="\n") as file:
-                file.writelines(self.rules.text(pair[side]) + "\n" for pair in chunk)
+                file.writelines(" ".join(pair[side].split()) + "\n" for pair in chunk)
 
     def _write_manifest(self, splits: dict[str, SplitSummary], tokenizer: Tokenizer) -> None:
         shutil.rmtree(self.folder / "generated", ignore_errors=True)

@@ -195,7 +195,7 @@ def evaluate_alignment(
     """Make the model write the references and compare where it looks with gold links, one set per sentence."""
     chosen = [
         (source, reference, gold)
-        for source, reference, gold in zip(text.sources, text.references, links)
+        for source, reference, gold in zip(text.sources, text.targets, links)
         if reference.split() and gold.possible
     ]
     sources, references, gold = zip(*chosen)

@@ -75,7 +75,7 @@ class Validation:
     def _score(self, lines: list[tuple[int, str, list[int]]]) -> dict[str, Any]:
         _, hypotheses, delays = zip(*sorted(lines))
         sources = [self.split.source_text[index] for index in self.translated]
-        references = [self.split.target_text[index] for index in self.translated]
+        references = [self.tokenizer.rules.text(self.split.target_text[index]) for index in self.translated]
         quality = bleu(hypotheses, references)
         latency = corpus_latency(
             delays,

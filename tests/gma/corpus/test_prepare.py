@@ -152,11 +152,15 @@ def test_word_vocabularies(raw, tmp_path):
         prepare(raw(train=train, tokenizer="word", **files), tmp_path / "out", QUIET)
 
 
-def test_scored_text_is_what_the_metrics_compare(raw, tmp_path):
-    settings = raw(valid=(["  A&amp;B\u00a0 C "], ["It &apos;s"]), lowercase=True, unescape=True)
+def test_scored_text_is_kept_as_it_was_given_so_that_the_rules_apply_once(raw, tmp_path):
+    settings = raw(valid=(["  A&amp;quot;B\u00a0 C "], ["It &apos;s"]), lowercase=True, unescape=True)
     prepare(settings, tmp_path / "out", QUIET)
-    split = PreparedCorpus.open(tmp_path / "out").split("valid")
-    assert (split.source_text, split.target_text) == (["a&b c"], ["it 's"])
+    corpus = PreparedCorpus.open(tmp_path / "out")
+    split, tokenizer = corpus.split("valid"), corpus.tokenizer
+    assert (split.source_text, split.target_text) == (["A&amp;quot;B C"], ["It &apos;s"])
+    assert split.source[0].tolist() == tokenizer.source.encode(split.source_text[0])
+    assert split.target[0].tolist() == tokenizer.target.encode(split.target_text[0])
+    assert tokenizer.rules.text(split.source_text[0]) == "a&quot;b c"
 
 
 @pytest.mark.parametrize(

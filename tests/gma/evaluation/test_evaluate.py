@@ -17,7 +17,11 @@ from gma.evaluation.text import EvaluationText, load_text
 from gma.metrics import GoldLinks, latency
 from gma.model import directory
 from gma.policies import LatencyError
+from gma.text.rules import TextRules
+from gma.text.tokenizer import Tokenizer
+from gma.text.vocabulary import BpeVocabulary
 from tests.support import tiny_model, tiny_run
+from tests.support.small_models import small_loaded, small_model
 
 PAIRS = generated.generate(30, seed=5)
 
@@ -99,7 +103,7 @@ def test_scores_are_json(result):
 
 @pytest.mark.parametrize(("how", "layer"), [("position", 0), ("position", 1), ("posterior", 0), ("posterior", 1)])
 def test_links_that_are_the_models_own_have_no_error(loaded, text, how, layer):
-    pairs = forced.read(loaded, text.sources, text.references)
+    pairs = forced.read(loaded, text.sources, text.targets)
     own = [getattr(pair, f"links_by_{how}")(layer) for pair in pairs]
     scores = evaluate_alignment(loaded, text, [GoldLinks(links, links) for links in own])
     assert getattr(scores, f"by_{how}")[layer].error_rate == 0
@@ -166,9 +170,26 @@ def test_the_rules_of_the_tokenizer_hold_for_references(tmp_path, files):
     corpus = tiny_run.make_corpus(tmp_path / "corpus", "data.lowercase=true")
     loaded = directory.load(tiny_model.make(tmp_path / "model", corpus, "data.lowercase=true"))
     text = load_text(loaded, *files[:2])
-    assert text.sources == tuple(pair.source.lower() for pair in PAIRS)
+    assert text.sources == tuple(pair.source for pair in PAIRS)
     assert text.references == tuple(pair.target.lower() for pair in PAIRS)
     assert "lower-cased" in text.name
+
+
+def test_the_rules_of_the_tokenizer_are_applied_once(tmp_path):
+    rules = TextRules(lowercase=True, unescape=True)
+    source, target = (
+        BpeVocabulary([letter + end for letter in letters for end in ("", "</w>")], [], rules)
+        for letters in ("derhun&;lt<amp1234", "derhun&;lt<amp123456789")
+    )
+    loaded = small_loaded(small_model(0))._replace(tokenizer=Tokenizer(source, target))
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("Der &amp;lt;  Hund\n", encoding="utf-8")
+    text = load_text(loaded, tmp_path / "source", tmp_path / "target")
+    assert (text.sources, text.references) == (("Der &amp;lt; Hund",), ("der &lt; hund",))
+    (pair,) = forced.read(loaded, text.sources, text.targets)
+    assert pair.source_pieces == pair.target_pieces == (3, 4, 4)
+    instance = evaluate(loaded, text, system="tiny").instances[0]
+    assert (instance.source, instance.reference) == ("Der &amp;lt; Hund", "der &lt; hund")
 
 
 def instances(words: str = "a b c d", delays=(1, 2, 3, 4), indices=range(20), reference="a b c e") -> list[Instance]:
