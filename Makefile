@@ -77,6 +77,7 @@ test-all: test-setup
 
 # a case whose result is wrong fails here and appears in no table
 bench: test-setup
+	$(BIN)/python -m pip install --quiet --requirement benchmarks/requirements.txt
 	mkdir -p runs/bench
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json=runs/bench/results.json --benchmark-columns=median
 	$(BIN)/python -m benchmarks.publish.report runs/bench/results.json
@@ -112,16 +113,24 @@ SEED ?= 1
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 build/fuzz/avx2.o: FUZZ_FLAGS += -mavx2 -mfma
 build/fuzz/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
+build/fuzz/engine/avx2.o: FUZZ_FLAGS += -mavx2 -mfma
+build/fuzz/engine/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
+build/fuzz/engine/avx512_vnni.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 endif
 
-sanitize: $(FUZZ)/fuzz
+sanitize: $(FUZZ)/fuzz $(FUZZ)/fuzz_engine
 	$(FUZZ)/fuzz $(CASES) $(SEED)
+	$(FUZZ)/fuzz_engine $(CASES) $(SEED)
 
 $(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/gma_kernels/native/fuzz.cpp
 	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
 
-$(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h) Makefile
-	mkdir -p $(FUZZ)
+FUZZED := $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp csrc/cpu/engine/*.cpp))
+$(FUZZ)/fuzz_engine: $(FUZZED) tests/gma_kernels/native/fuzz_engine.cpp
+	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
+
+$(FUZZ)/%.o: csrc/cpu/%.cpp $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/engine/*.h) Makefile
+	mkdir -p $(@D)
 	$(CXX) $(FUZZ_FLAGS) -c $< -o $@
 
 # an environment of its own, with the CUDA build of torch: built by nvcc, linked, imported; every error path, or a GPU

@@ -57,7 +57,8 @@ def speed_rows(results: dict) -> list[dict]:
 def limit_lines(results: dict) -> list[str]:
     """A sentence about each case that is no row of the table."""
     found = {case["extra_info"]["suite"]: case["extra_info"] for case in results["benchmarks"]}
-    return [SENTENCES[suite](info) for suite, info in found.items() if suite in SENTENCES]
+    decoders = [decoder(info) for suite, info in found.items() if suite.startswith("decoder ")]
+    return [*(SENTENCES[suite](info) for suite, info in found.items() if suite in SENTENCES), *decoders]
 
 
 def arithmetic(info: dict) -> str:
@@ -131,6 +132,14 @@ def streams(info: dict) -> str:
     return (
         f"Streaming, small preset: {speed['alone']:.0f} tokens/s one stream after another, {speed['together']:.0f} "
         f"tokens/s with 64 in a batch ({speed['together'] / speed['alone']:.1f}×)."
+    )
+
+
+def decoder(info: dict) -> str:
+    speed, (_, size, streams, weights) = info["tokens_per_second"], info["suite"].split()
+    return (
+        f"Decoding, {size} size, {weights}, {streams} at a time: {speed['native']:,.0f} tokens/s, "
+        f"{speed['native'] / speed['CTranslate2']:.2f}× CTranslate2, {speed['native'] / speed['PyTorch']:.1f}× PyTorch."
     )
 
 

@@ -1,18 +1,34 @@
 #include "team.h"
 
+#include <sched.h>
+
 #include <exception>
 
 namespace gma {
 namespace engine {
 namespace {
 
-inline void breathe() {
+// Waits a moment: short ones by looking again, but whoever waits for long may stand in the way of what it waits for,
+// where there are more threads than cores.
+class Patience {
+ public:
+  void wait() {
+    if (++looks_ > most_looks) {
+      sched_yield();
+      return;
+    }
 #if defined(__x86_64__)
-  __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+    asm volatile("yield");
 #endif
-}
+  }
+  void renew() { looks_ = 0; }
+
+ private:
+  static constexpr int most_looks = 1000;
+  int looks_ = 0;
+};
 
 uint64_t ticket(uint32_t loop, int64_t begin, int64_t end) {
   return uint64_t(loop) << 32 | uint64_t(begin) << 16 | uint64_t(end);
@@ -52,17 +68,19 @@ void Team::enter() {
 }
 
 void Team::help(int thread) {
+  Patience patience;
   while (!finished_.load(std::memory_order_acquire)) {
     uint64_t left = left_.load(std::memory_order_acquire);
     const int64_t begin = begin_of(left), end = end_of(left);
     if (begin == end) {
-      breathe();
+      patience.wait();
       continue;
     }
     // having taken a task keeps the loop, and what it points to, alive
     if (!left_.compare_exchange_strong(left, left - 1, std::memory_order_acq_rel)) continue;
     function_(state_, end - 1, thread);
     done_.fetch_add(1, std::memory_order_release);
+    patience.renew();
   }
 }
 
@@ -86,7 +104,8 @@ void Team::each(int64_t tasks, Function function, const void* state) {
     ++own;
     left = left_.load(std::memory_order_acquire);
   }
-  while (done_.load(std::memory_order_acquire) + own < tasks) breathe();
+  Patience patience;
+  while (done_.load(std::memory_order_acquire) + own < tasks) patience.wait();
 }
 
 }  // namespace engine
