@@ -1,28 +1,21 @@
-"""Quality and lag of the model of the package with packed weights of each kind, as a table in docs/results.md.
+"""Quality and lag of the model of the package with packed weights of each kind.
 
-GMA_DATA=data python -m benchmarks.publish.weights [--publish]
+GMA_DATA=data python -m benchmarks.publish.weights
 """
 
-import argparse
 import os
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.publish.marked_text import replace_marked
-from benchmarks.publish.results import DELTAS, DOCS, MODEL, TEXTS
+from benchmarks.publish.results import DELTAS, MODEL, TEXTS
 from gma.evaluation.evaluate import Evaluation, evaluate
 from gma.evaluation.text import load_text
 from gma.model import directory
 from gma.model.inference import WEIGHTS, Inference
 
-COMMAND = "python -m benchmarks.publish.weights --publish"
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--publish", action="store_true", help="also write the table between its marks")
-    arguments = parser.parse_args()
     data, console = Path(os.environ.get("GMA_DATA") or "data"), Console()
     models = {weights: directory.load(MODEL, inference=Inference("native", weights)) for weights in WEIGHTS}
     rows = []
@@ -31,9 +24,7 @@ def main() -> None:
         for delta in DELTAS:
             found = {weights: evaluate(loaded, text, system=weights, delta=delta) for weights, loaded in models.items()}
             rows.append(row(name, delta, found))
-            console.print(rows[-1], highlight=False)
-    if arguments.publish:
-        replace_marked(DOCS / "results.md", "weights", COMMAND, table(rows))
+    console.print(table(rows), highlight=False)
 
 
 def row(text: str, delta: float, found: dict[str, Evaluation]) -> str:
