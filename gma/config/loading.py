@@ -3,7 +3,6 @@
 import difflib
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,11 +21,7 @@ from gma.config.settings import (
 )
 from gma.config.toml import toml_value
 from gma.errors import UserError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from gma.storage import foreign
 
 DEFAULT_RECIPE = "generated"
 DATA_VARIABLE = "GMA_DATA"
@@ -67,9 +62,9 @@ def load(source: str | os.PathLike | None = None, overrides: Sequence[str] = ())
     """
     name, text = _read(DEFAULT_RECIPE if source is None else source)
     try:
-        given = tomllib.loads(text)
-    except ValueError as error:  # also for a number of thousands of digits, which is no TOMLDecodeError
-        raise ConfigError(f"{name}: not a TOML file: {error}") from None
+        given = foreign.parse_toml(text, name)
+    except foreign.ForeignFile as error:
+        raise ConfigError(str(error)) from None
     origins = {key: f"{name}:{line}" for key, line in _key_lines(text).items()}
     for override in overrides:
         _override(given, origins, override)
@@ -107,13 +102,10 @@ def _read(source: str | os.PathLike) -> tuple[str, str]:
             )
         return f"recipe {name}", (_recipe_folder() / f"{name}.toml").read_text(encoding="utf-8")
     try:
-        return name, Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
-    except OSError as error:
-        raise ConfigError(
-            f"{name}: cannot be read: {error.strerror}; expected a TOML file, or a recipe: {', '.join(recipes())}"
-        ) from None
+        return name, foreign.read_text(Path(name), foreign.LARGEST_TOML)
+    except (foreign.ForeignFile, OSError) as error:
+        reason = f"{name}: cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{reason}; expected a TOML file, or a recipe: {', '.join(recipes())}") from None
 
 
 def _key_lines(text: str) -> dict[str, int]:
@@ -171,8 +163,8 @@ def _governed(key: str, value: Any, table: dict) -> Iterable[str]:
 def _parse(text: str) -> Any:
     """A TOML value, or the text itself where it is none: quotes are the shell's, too."""
     try:
-        table = tomllib.loads(f"value = {text}")
-    except ValueError:
+        table = foreign.parse_toml(f"value = {text}", "value")
+    except foreign.ForeignFile:
         return text.strip()
     return table["value"] if table.keys() == {"value"} else text.strip()
 

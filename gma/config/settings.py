@@ -36,6 +36,8 @@ POLICIES = {
 USUAL_K = 5.0
 LARGEST_HEAD = 256
 SMALLEST_BPE = 64
+# far beyond what anybody trains: larger ones are slips of the finger, or meant to harm
+LARGEST_COUNT, LARGEST_WIDTH, MOST_LAYERS = 10**9, 1 << 17, 256
 SMALLEST_WORDS = 5
 
 
@@ -80,8 +82,10 @@ def _betas(value: Any) -> Any:
     raise ValueError("not a pair of numbers in [0, 1)")
 
 
-Count = Annotated[int, Field(ge=1), Expected("a whole number, 1 or more")]
-CountOrZero = Annotated[int, Field(ge=0), Expected("a whole number, 0 or more")]
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT), Expected("a whole number, 1 to a thousand million")]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT), Expected("a whole number, 0 to a thousand million")]
+Width = Annotated[int, Field(ge=1, le=LARGEST_WIDTH), Expected(f"a whole number, 1 to {LARGEST_WIDTH:,}")]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS), Expected(f"a whole number, 1 to {MOST_LAYERS}")]
 Seed = Annotated[int, Field(ge=0, lt=2**63), Expected("a whole number, 0 or more and below 2^63")]
 Share = Annotated[float, Field(ge=0, lt=1), Expected("a number, 0 <= x < 1")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Expected("a finite number above 0")]
@@ -133,11 +137,11 @@ class ModelSettings(Settings):
     choosers: ClassVar = {"preset": PRESETS}
 
     preset: Literal["tiny", "small", "base", "big", "custom"] = "small"
-    width: Count
-    feed_forward: Count
-    heads: Count
-    encoder_layers: Count
-    decoder_layers: Count
+    width: Width
+    feed_forward: Width
+    heads: Width
+    encoder_layers: Layers
+    decoder_layers: Layers
     encoder: Literal["causal", "bidirectional"] = "causal"
     embeddings: Literal["separate", "target", "shared"] = "separate"
     dropout: Share = 0.3

@@ -21,7 +21,7 @@ from gma.config import DataSettings
 from gma.corpus import generated
 from gma.corpus.token_file import FORMAT, MANIFEST, SIDES, TOKENIZER, VERSION, TokenFileWriter
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 from gma.storage.digest import sha256_of
 from gma.storage.folders import CORPUS, check_free_for
 from gma.storage.lock import locked
@@ -297,7 +297,7 @@ def _move(partial: Path, output: Path) -> None:
     names = {path.name for path in partial.iterdir()}
     if old.exists():
         try:
-            stale = json.loads(old.read_text("utf-8"))["files"].keys() - names
+            stale = foreign.read_json(old)["files"].keys() - names
         except (ValueError, KeyError, AttributeError, TypeError):
             stale = set()
         old.unlink()

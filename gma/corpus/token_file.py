@@ -1,6 +1,5 @@
 """The prepared corpus on disk: sentences as ids in memory-mapped files, beside the tokenizer that made them."""
 
-import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gma.errors import UserError
+from gma.corpus.integrity import CorpusError, check_files, check_ids
+from gma.storage import foreign
 from gma.text.tokenizer import Tokenizer
 from gma.text.vocabulary import UNK, id_type
 
@@ -16,15 +16,13 @@ FORMAT, VERSION = "gma-corpus", 1
 SIDES = ("source", "target")
 MANIFEST = "corpus.json"
 TOKENIZER = "tokenizer.json"
+# bytes of the text of a split that is scored, which is held in memory
+LARGEST_TEXT = 1 << 30
 _OFFSET = np.dtype("<i8")
 _ID_TYPES = [id_type(1), id_type(1 << 32)]
 # every file starts with these eight bytes and the size of one item, so that another kind of file is recognised
 _MAGIC = b"gma\x00ids\x01"
 _HEADER = len(_MAGIC) + 8
-
-
-class CorpusError(UserError, ValueError):
-    """A prepared corpus cannot be used; the message says which file, why, and what to do."""
 
 
 class TokenFileWriter:
@@ -71,6 +69,10 @@ class TokenFile:
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
+
+    def check(self, vocabulary: int) -> None:
+        """CorpusError unless every id is one of a vocabulary of this size."""
+        check_ids(self.path, self._tokens, self._offsets, vocabulary)
 
     def __getitem__(self, index: int) -> np.ndarray:
         if not -len(self) <= index < len(self):
@@ -119,7 +121,7 @@ class Split:
         if not path.exists():
             return None
         # not splitlines(), which would also split at the Unicode line separators
-        lines = path.read_text("utf-8").split("\n")[:-1]
+        lines = foreign.read_text(path, LARGEST_TEXT).split("\n")[:-1]
         if len(lines) != len(side):
             raise CorpusError(f"{path}: expected {len(side)} lines, found {len(lines)}; run `gma prepare` again")
         return lines
@@ -139,21 +141,17 @@ class PreparedCorpus:
         folder = Path(folder)
         path = folder / MANIFEST
         try:
-            manifest = json.loads(path.read_text("utf-8"))
+            manifest = foreign.read_json(path)
         except FileNotFoundError as error:
             raise CorpusError(f"{folder}: no prepared corpus ({MANIFEST} is missing); run `gma prepare`") from error
-        except (OSError, ValueError) as error:
-            raise CorpusError(f"{path}: damaged ({error}); run `gma prepare` again") from error
+        except foreign.ForeignFile as error:
+            raise CorpusError(f"{error}; run `gma prepare` again") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
             raise CorpusError(f"{path}: expected {FORMAT} version {VERSION}; run `gma prepare` again")
         for key in ("files", "splits", "settings"):
             if not isinstance(manifest.get(key), dict):
                 raise CorpusError(f"{path}: damaged (no `{key}` in it); run `gma prepare` again")
-        for name, file in manifest["files"].items():
-            size = (folder / name).stat().st_size if (folder / name).exists() else None
-            if size != file["bytes"]:
-                found = "it is missing" if size is None else f"found {size}"
-                raise CorpusError(f"{folder / name}: expected {file['bytes']} bytes, {found}; run `gma prepare` again")
+        check_files(folder, manifest)
         return cls(folder, manifest)
 
     @cached_property
@@ -169,7 +167,10 @@ class PreparedCorpus:
         if name not in self.manifest["splits"]:
             raise CorpusError(f"{self.folder}: no split {name!r}; it has {', '.join(self.splits)}")
         if name not in self._splits:
-            self._splits[name] = Split(*(TokenFile(self.folder / f"{name}.{side}") for side in SIDES))
+            files = [TokenFile(self.folder / f"{name}.{side}") for side in SIDES]
+            for file, side in zip(files, SIDES):
+                file.check(getattr(self.tokenizer, side).size)
+            self._splits[name] = Split(*files)
         return self._splits[name]
 
 

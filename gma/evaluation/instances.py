@@ -11,6 +11,7 @@ from pathlib import Path
 from gma.errors import UserError
 from gma.metrics.latency import CorpusLatency, corpus_latency
 from gma.metrics.quality import QualityScore, bleu, chrf
+from gma.storage import foreign
 from gma.storage.atomic import replace_text
 
 REQUIRED = ("index", "prediction", "delays", "reference", "source_length")
@@ -136,11 +137,11 @@ def read_instances(path: str | Path) -> list[Instance]:
 
 def _parse(line: bytes) -> Instance:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = foreign.parse_json(line.decode("utf-8"), "not JSON")
     except UnicodeDecodeError as error:
         raise UserError(f"not UTF-8 text (byte {error.start + 1})") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"not valid JSON ({error}); was the file cut off while being written?") from None
+    except foreign.ForeignFile as error:
+        raise UserError(f"{error}; was the file cut off while being written?") from None
     if not isinstance(record, dict):
         raise UserError(f"expected a JSON object, got {type(record).__name__}")
     missing = [key for key in REQUIRED if key not in record]

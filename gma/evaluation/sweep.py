@@ -5,9 +5,10 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -23,12 +24,14 @@ from gma.metrics import GoldLinks
 from gma.model import directory
 from gma.model.device import choose_device
 from gma.policies import CrossAttention
-from gma.storage import atomic, tensor_file
+from gma.storage import atomic, foreign, tensor_file
 from gma.storage.digest import fingerprint, sha256_of
 from gma.terminal import bar, say
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
 FORMAT, VERSION = "gma-sweep", 2
+# of a number in a file
+LARGEST = 1e300
 
 
 @dataclass(frozen=True)
@@ -170,23 +173,40 @@ def log_path(output: Path, system: str, delta: float | None) -> Path:
 def load_curve(path: Path) -> list[Point]:
     """The points of a curve.json."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = foreign.read_json(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); `gma sweep` writes it") from error
-    except ValueError as error:
-        raise UserError(f"{path}: damaged, not JSON ({error}); delete it and sweep again") from error
+    except foreign.ForeignFile as error:
+        raise UserError(f"{error}; `gma sweep` writes it: delete it and sweep again") from error
     names = {field.name for field in fields(Point)}
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
         raise UserError(f"{path}: expected a {FORMAT} file, version {VERSION}; choose another --output")
     points = content.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() == names for point in points):
         raise UserError(f"{path}: damaged: expected points with the keys {', '.join(sorted(names))}; delete it")
+    for field in fields(Point):
+        for point in points:
+            if not _fits(point[field.name], field):
+                raise UserError(
+                    f"{path}: damaged: {field.name} is {point[field.name]!r:.40}; delete it and sweep again"
+                )
     try:
         return [
             Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points
         ]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: damaged: {error}; delete it and sweep again") from error
+
+
+def _fits(value: Any, field: Field[Any]) -> bool:
+    """Whether a value out of a file can be one of a `Point`; a latency may be infinite, which JSON writes as text."""
+    if value is None:
+        return "None" in str(field.type)
+    if field.type is str:
+        return isinstance(value, str)
+    if field.name == "delta":
+        return isinstance(value, str | int | float)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[figures.CurvePoint]]:

@@ -103,7 +103,7 @@ def parse_links(line: str, *, one_based: bool = False) -> GoldLinks:
     for text in line.split():
         match = _LINK.fullmatch(text)
         if not match:
-            raise ValueError(f"{text!r} is not a link: expected i-j (sure) or ipj (possible), source word first")
+            raise ValueError(f"{text!r:.60} is not a link: expected i-j (sure) or ipj (possible), source word first")
         source, kind, target = int(match[1]) - one_based, match[2], int(match[3]) - one_based
         if min(source, target) < 0:
             raise ValueError(f"{text!r} counts from 0, but one_based=True was given")

@@ -18,7 +18,7 @@ from gma.errors import UserError
 from gma.model.inference import Inference
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
-from gma.storage import atomic, tensor_file
+from gma.storage import atomic, foreign, tensor_file
 from gma.storage.digest import fingerprint
 from gma.text.tokenizer import Tokenizer
 from gma.text.vocabulary import Vocabulary
@@ -90,13 +90,11 @@ def load(folder: str | Path, device: str | torch.device = "cpu", inference: Infe
             raise ModelDirectoryError(f"{folder / name} is missing; expected a folder that `gma train` has written")
     try:
         settings = config.load(folder / CONFIG, []).config
-        training = json.loads((folder / TRAINING).read_bytes())
+        training = foreign.read_json(folder / TRAINING)
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         weights = tensor_file.read(folder / MODEL)
     except UserError as error:
         raise ModelDirectoryError(str(error)) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelDirectoryError(f"{folder / TRAINING} is not JSON: {error}") from error
     except OSError as error:
         raise ModelDirectoryError(f"{error.filename} cannot be read: {error.strerror}") from error
     if not isinstance(training, dict):
@@ -105,9 +103,14 @@ def load(folder: str | Path, device: str | torch.device = "cpu", inference: Infe
         raise ModelDirectoryError(
             f"{folder / TOKENIZER} is not the one {MODEL} was trained with; take both from one place"
         )
-    model = Transformer(settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
-    model.inference = inference or model.inference
+    sizes = (settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
     try:
+        # nothing of a size that a stranger has chosen is built before the weights are known to have it
+        with torch.device("meta"):
+            expected = tensor_file.own_tensors(Transformer(*sizes))
+        tensor_file.check_shapes(expected, weights.tensors, folder / MODEL)
+        model = Transformer(*sizes)
+        model.inference = inference or model.inference
         tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
         if UNITS in training:
             model.use_segmenter(_load_segmenter(folder, tokenizer.source, settings.model.width))
@@ -135,6 +138,9 @@ def _load_segmenter(folder: Path, vocabulary: Vocabulary, width: int) -> Segment
     hidden = record.get("hidden")
     if not isinstance(hidden, int) or hidden < 1 or record.get("model") != tensor_file.digest(folder / MODEL):
         raise ModelDirectoryError(f"{path} was not made for the {MODEL} beside it; take both from one place")
+    with torch.device("meta"):
+        expected = tensor_file.own_tensors(Segmenter(vocabulary, width, hidden))
+    tensor_file.check_shapes(expected, tensors, path)
     segmenter = Segmenter(vocabulary, width, hidden)
     tensor_file.fill(tensor_file.own_tensors(segmenter), tensors, path)
     return segmenter

@@ -25,7 +25,7 @@ from gma.paper import report, systems
 from gma.paper.equal_lag import Comparison, nearest_setting
 from gma.paper.results import Results, Row, Training
 from gma.paper.systems import GMA, WAIT_K, Model, System
-from gma.storage import atomic, tensor_file
+from gma.storage import atomic, foreign, tensor_file
 from gma.terminal import say
 from gma.training import run, segmenter
 
@@ -197,12 +197,16 @@ class Reproduction:
 
     def _training(self, model: Model) -> Training:
         folder = self.folder / (model.under or model.name)
-        record = json.loads((folder / directory.TRAINING).read_text(encoding="utf-8"))
-        return Training(
-            parameters=record["parameters"],
-            updates=record["update"],
-            loss=record["validation"]["loss"],
-        )
+        path = folder / directory.TRAINING
+        record = foreign.read_json(path)
+        try:
+            return Training(
+                parameters=record["parameters"],
+                updates=record["update"],
+                loss=record["validation"]["loss"],
+            )
+        except (KeyError, TypeError) as error:
+            raise foreign.ForeignFile(f"{path}: lacks {error}; expected what `gma train` has written") from error
 
 
 def _is_segmented(under: Path, folder: Path) -> bool:
@@ -217,7 +221,7 @@ def _is_segmented(under: Path, folder: Path) -> bool:
 
 def _read_times(path: Path) -> dict[str, dict[str, float | None]]:
     try:
-        times = json.loads(path.read_bytes())
+        times = foreign.read_json(path)
         for seconds in times.values():
             _ = seconds["wall"] + seconds["cpu"], seconds["goal"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, safe_open, save_file
 from torch import Tensor, nn
 
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 
 RECORD, DIGEST = "gma_record", "gma_digest"
 
@@ -52,7 +52,10 @@ def read(path: Path) -> Contents:
         raise DamagedFile(f"{path}: no digest in it; expected a file written by gma")
     if metadata[DIGEST] != _digest(tensors, metadata[RECORD]):
         raise DamagedFile(f"{path}: its digest does not match its contents, it was altered after it was written")
-    return Contents(tensors, json.loads(metadata[RECORD]))
+    record = foreign.parse_json(metadata[RECORD], f"{path}, its record")
+    if not isinstance(record, dict):
+        raise DamagedFile(f"{path}: its record is no object; expected a file written by gma")
+    return Contents(tensors, record)
 
 
 def digest(path: Path) -> str:
@@ -72,18 +75,26 @@ def own_tensors(module: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def fill(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
     """Copy `tensors`, read from `path`, into those of the same name; DamagedFile, and no change, on a mismatch."""
-    if missing := sorted(expected.keys() - tensors.keys()):
-        raise DamagedFile(f"{path}: lacks {_some(missing)} of the model that the config describes")
-    if extra := sorted(tensors.keys() - expected.keys()):
-        raise DamagedFile(f"{path}: holds {_some(extra)}, unknown to the model that the config describes")
+    check_shapes(expected, tensors, path)
     for name, tensor in expected.items():
-        if tensors[name].shape != tensor.shape:
-            raise DamagedFile(
-                f"{path}: {name} is {list(tensors[name].shape)}; expected {list(tensor.shape)} "
-                "of the model that the config describes"
-            )
+        if tensor.is_floating_point() and not (tensors[name].is_floating_point() and tensors[name].isfinite().all()):
+            raise DamagedFile(f"{path}: {name} holds what is no finite number; restore the file")
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
+
+
+def check_shapes(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
+    """DamagedFile unless names and shapes are the same. On the meta device, `expected` takes no memory."""
+    if missing := sorted(expected.keys() - found.keys()):
+        raise DamagedFile(f"{path}: lacks {_some(missing)} of the model that the config describes")
+    if extra := sorted(found.keys() - expected.keys()):
+        raise DamagedFile(f"{path}: holds {_some(extra)}, unknown to the model that the config describes")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape:
+            raise DamagedFile(
+                f"{path}: {name} is {list(found[name].shape)}; expected {list(tensor.shape)} "
+                "of the model that the config describes"
+            )
 
 
 def _digest(tensors: Mapping[str, Tensor], record: str) -> str:

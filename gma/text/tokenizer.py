@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 from gma.text.rules import TextRules
 from gma.text.vocabulary import BpeVocabulary, Vocabulary, WordVocabulary
 
@@ -46,20 +46,15 @@ class Tokenizer:
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote. Data only: nothing in the file is ever executed."""
         try:
-            text = Path(path).read_text("utf-8")
+            content = foreign.read_json(Path(path))
         except FileNotFoundError as error:
             raise UserError(f"{path}: no such file; `gma prepare` writes one") from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from error
+        except foreign.ForeignFile as error:
+            raise UserError(f"{error}; restore the file or run `gma prepare` again") from error
         try:
-            return cls._from_content(json.loads(text))
+            return cls._from_content(content)
         except UserError as error:
             raise UserError(f"{path}: {error}; restore the file or run `gma prepare` again") from error
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}: damaged, not JSON at line {error.lineno} ({error.msg}); restore the file or run "
-                "`gma prepare` again"
-            ) from error
 
     @classmethod
     def _from_content(cls, content: Any) -> "Tokenizer":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 
 HISTORY = "history.jsonl"
 REMEDY = "repair or delete that line"
@@ -47,15 +47,18 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The records in order; a last line that was cut off is left out."""
     if not path.exists():
         return []
-    lines = path.read_bytes().splitlines()
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise HistoryError(f"{path}: cannot be read ({error.strerror}); put it right, or delete it") from error
     records = []
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-        except ValueError as error:
+            record = foreign.parse_json(line, f"{path}, line {number}")
+        except foreign.ForeignFile as error:
             if number == len(lines):
                 break
-            raise HistoryError(f"{path}, line {number}: not JSON ({error}); {REMEDY}") from error
+            raise HistoryError(f"{error}; {REMEDY}") from error
         if not isinstance(record, dict) or "kind" not in record or not isinstance(record.get("update"), int):
             raise HistoryError(f"{path}, line {number}: expected an object with `kind` and `update`; {REMEDY}")
         records.append(record)

@@ -221,7 +221,7 @@ def test_a_curve_with_a_setting_that_is_no_number(tmp_path):
     point = {**dict.fromkeys((field.name for field in dataclasses.fields(sweep.Point)), 1), "delta": "x"}
     content = {"format": sweep.FORMAT, "version": sweep.VERSION, "points": [point]}
     (tmp_path / "curve.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="damaged: could not convert"):
+    with pytest.raises(UserError, match="damaged: system is 1"):
         sweep.load_curve(tmp_path / "curve.json")
 
 

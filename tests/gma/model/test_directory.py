@@ -10,6 +10,7 @@ from rich.console import Console
 
 from gma import config
 from gma.corpus import prepare
+from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import ModelDirectoryError
 from gma.model.transformer import Transformer
@@ -211,7 +212,7 @@ def test_average_of_too_many_is_an_error(run, tmp_path):
 
 
 def test_average_does_not_overwrite_a_run(run):
-    with pytest.raises(CheckpointError, match="choose another --output"):
+    with pytest.raises(UserError, match="choose another --output"):
         average(run[0], 2, run[0])
 
 

@@ -259,7 +259,7 @@ def test_cut_or_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="damaged, not JSON at line"):
         Tokenizer.load(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="not UTF-8"):
         Tokenizer.load(path)
 
 
