@@ -35,8 +35,7 @@ struct LaneColumns {
   }
 
   // All of them are there, and aligned.
-  __device__ __forceinline__ void load_whole(const HeadRows<scalar>& rows, int row, int column) {
-    const scalar* source = rows[row] + column;
+  __device__ __forceinline__ void load_whole(const scalar* source) {
 #pragma unroll
     for (int i = 0; i < chunks; ++i) raw[i].chunk = *reinterpret_cast<const Chunk*>(source + i * chunk);
   }
@@ -78,15 +77,18 @@ __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments
 #pragma unroll
   for (int i = 0; i < lane_columns; ++i) q[i] = raw_query[i] * call.score_scale;
   float maximum = -FLT_MAX, sum = 0;
+  const scalar *next_key = keys[begin + team] + column, *next_value = values[begin + team] + column;
   // every thread goes round equally often: teams of one warp shuffle together
   for (int first = begin; first < end; first += keys_at_once * T::count) {
     LaneColumns<scalar> k[keys_at_once], v[keys_at_once];
-    if (is_whole) {
+    const bool is_full = first + keys_at_once * T::count <= end;
+    if (is_whole && is_full) {
 #pragma unroll
       for (int u = 0; u < keys_at_once; ++u) {
-        const int key = first + u * T::count + team, there = key < end ? key : end - 1;
-        k[u].load_whole(keys, there, column);
-        v[u].load_whole(values, there, column);
+        k[u].load_whole(next_key);
+        v[u].load_whole(next_value);
+        next_key += T::count * keys.stride;
+        next_value += T::count * values.stride;
       }
     } else {
 #pragma unroll
@@ -110,12 +112,14 @@ __global__ void __launch_bounds__(decode_threads) decode_kernel(ForwardArguments
       for (int u = 0; u < keys_at_once; ++u)
         logits[u] = logit<decltype(kind)::value>(curve, logits[u], t + static_cast<float>(u * T::count));
     });
+    if (!is_full) {
+#pragma unroll
+      for (int u = 0; u < keys_at_once; ++u)
+        if (first + u * T::count + team >= end) logits[u] = -INFINITY;
+    }
     float largest = maximum;
 #pragma unroll
-    for (int u = 0; u < keys_at_once; ++u) {
-      if (first + u * T::count + team >= end) logits[u] = -INFINITY;
-      largest = fmaxf(largest, logits[u]);
-    }
+    for (int u = 0; u < keys_at_once; ++u) largest = fmaxf(largest, logits[u]);
     const float factor = exp2_fast(maximum - largest);
     maximum = largest;
     sum *= factor;
