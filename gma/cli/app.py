@@ -7,7 +7,8 @@ import contextlib
 import errno
 import sys
 import warnings
-from typing import Any, NoReturn
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -38,11 +39,29 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 # of an output whose reader has died, or whose terminal has been closed
 NOBODY_LISTENS = (errno.EPIPE, errno.EIO)
 
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"gma {version('gma')}")
+        raise typer.Exit()
+
+
 app = typer.Typer(
     help="Simultaneous translation with Gaussian multi-head attention.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Simultaneous translation with Gaussian multi-head attention."""
+
+
 for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(plot.app, name="plot")

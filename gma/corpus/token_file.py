@@ -95,7 +95,7 @@ class TokenFile:
 
 
 class Split:
-    """The sentences of one split: ids of both sides and, for what is scored, their text as given, a string a sentence."""
+    """The sentences of one split: ids of both sides and, for what is scored, their text as given, one string each."""
 
     def __init__(self, source: TokenFile, target: TokenFile):
         if len(source) != len(target):
