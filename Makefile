@@ -151,12 +151,13 @@ cuda-check:
 	$(CUDA_PYTHON) tests/support/cuda_installation.py
 
 # C++ in the format of .clang-format
-FORMATTED := $(wildcard csrc/*.h csrc/cpu/* csrc/cuda/* csrc/torch/*) tests/gma_kernels/native/fuzz.cpp
+FORMATTED := $(shell find csrc tests benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 
 lint: test-setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+	$(BIN)/mypy gma_kernels
 	$(BIN)/lint-imports --no-logo
 
 format: test-setup

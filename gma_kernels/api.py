@@ -31,8 +31,8 @@ def gaussian_attention(
     Args:
         query: [B, H, T, D]. float32, float16, bfloat16 or float64; key and value have the same dtype.
         key: [B, H, S, D]. Any outer strides, last stride 1; so for query and value.
-        value: [B, H, S, Dv]. What no row sees, of key and value, may hold anything; what some row sees must be finite,
-            or may spoil other rows of its head.
+        value: [B, H, S, Dv]. Keys and values that no row sees may hold anything. Those that some row sees must be
+            finite: others may spoil other rows of their head.
         center: [B, 1 or H, T]. Aligned source position of each row, 1-based; 1 = shared by the heads.
             float32, or float64 if query is; so for width.
         width: [B, 1 or H, T]. Standard deviation of the prior, positive.
@@ -44,16 +44,16 @@ def gaussian_attention(
         scale: factor of the dot products; None means D^−½.
         dropout_p: probability of dropping a normalised weight.
         seed: of the dropout; an int, a 0-d int64 tensor on query's device, or None to draw one from torch.
-        backend: 'auto', or the name of one to be used or refused; see `backends()`.
+        backend: 'auto', or the name of the only one that may be used; see `backends()`.
 
     Returns:
-        [B, H, T, Dv], dense in [B, T, H, Dv] memory. Where that is big, native reuses the memory of outputs that
-        nobody holds any more: it keeps up to 256 MB of it, or what the environment variable GMA_POOL_MB says, and
-        such an output cannot be resized in place.
+        [B, H, T, Dv], dense in [B, T, H, Dv] memory. Big outputs of native reuse the memory of earlier ones that
+        nobody holds any more, and cannot be resized in place: up to 256 MB are kept, or as many megabytes as the
+        environment variable GMA_POOL_MB says.
     """
     check_is_tensor("query", query)
     name = choose_backend(backend, query.device, query.dtype)
-    # the extension's kernels check all tensors themselves, and a decoding step would feel a second time
+    # the extension's kernels check all tensors themselves, and checking twice would slow a decoding step down
     checked_by_kernel = name in ("native", "cuda") and type(query) is Tensor and not is_compiling()
     if not checked_by_kernel:
         check_tensors(query, key, center, width, visible, value)
@@ -81,7 +81,7 @@ def attention_weights(
 ) -> Tensor:
     """The weights `gaussian_attention` uses, before dropout: [B, H, T, S] in query's dtype, 0 past `visible`.
 
-    For looking at and for losses on alignments: differentiable, and of size T×S by nature. Arguments as there.
+    For inspection, and for losses on alignments: differentiable, and of size T×S by nature. Arguments as there.
     """
     check_tensors(query, key, center, width, visible)
     index, scale = prior_and_scale(query, prior, scale)

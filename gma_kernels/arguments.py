@@ -1,4 +1,4 @@
-"""The arguments of the public functions: refused with a message that names them, or as the operators take them."""
+"""Checks of the public functions' arguments, which name the one to put right, and their form for the operators."""
 
 import math
 import numbers
@@ -10,7 +10,7 @@ from gma_kernels.contract import DTYPES, LARGEST_HEAD, PRIORS, accumulation_dtyp
 
 
 def explain_refusal(*tensors: Tensor) -> None:
-    """Raise what `check_tensors` has to say about a call the kernels refused, in its place."""
+    """Raise what `check_tensors` says of a call that the kernels refused, in place of the kernels' own error."""
     try:
         check_tensors(*tensors)
     except (TypeError, ValueError) as error:

@@ -60,7 +60,7 @@ def _triton() -> BackendStatus:
 
 
 def _triton_version() -> str:
-    """Of whichever package brings it: builds of torch for other GPUs have their own."""
+    """The version of Triton, whichever package contains it: builds of torch for other GPUs have their own."""
     for name in ("triton", "triton-rocm", "pytorch-triton-rocm", "triton-windows", "pytorch-triton-xpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
@@ -102,7 +102,7 @@ def backends() -> dict[str, BackendStatus]:
 
 
 def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend for a call on tensors of this device and dtype. Raises rather than replace one asked for."""
+    """The backend for a call on tensors of this device and dtype. One asked for by name is used or refused."""
     if name == "auto":
         return _automatic(device, dtype)
     if not isinstance(name, str) or name not in PROBES:
@@ -133,7 +133,7 @@ def _serves_device(status: BackendStatus, device: torch.device) -> bool:
 
 
 def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
-    # whatever is no operand at all is refused later, by name
+    # a dtype that no backend serves is refused later, with the tensor's name
     return dtype is not torch.float64 or "float64" in status.dtypes
 
 

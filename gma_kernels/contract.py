@@ -1,7 +1,7 @@
 """What operators promise, whichever backend runs them: priors, limits, dtypes, precision and impossible values.
 
 A row with visible = 0 gives zeros and gets zero gradients; NaN in its query, center, width or incoming gradient reaches
-no other row, key or value. Nor does what stands in keys and values that no row sees.
+no other row, key or value. The same holds for keys and values that no row sees.
 
 This file imports no backend. The backends import it, and so may whoever calls them.
 """
@@ -26,7 +26,7 @@ LINEAR_FLOOR = 2.0**-10
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What is added up in, and the dtype of center and width: float32, or float64 for float64 operands."""
+    """The dtype of sums, and of center and width: float32, or float64 where query, key and value are float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

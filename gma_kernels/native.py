@@ -8,7 +8,7 @@ import torch
 
 extension: ModuleType | None = None
 try:
-    # importing it registers its kernels, also for exported programs that never come through our functions
+    # importing it registers its kernels, also for exported programs, which do not call our functions
     extension = importlib.import_module("gma_kernels._C")
 except ImportError as error:
     failure = error

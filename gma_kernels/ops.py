@@ -4,9 +4,9 @@
     {backend}_backward(grad_context, …the inputs…, context, logsumexp, prior, scale, dropout_p) -> five gradients
     {backend}_weights(query, key, center, width, visible, prior, scale) -> weights
 
-`prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. Which backends there are, and where
-their kernels come from, says `registry`. Autograd is written here for all of them; `native` has the same in C++, for
-the sake of short calls.
+`prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. `registry` says which backends
+there are and where their kernels come from. Autograd is written here for all of them; `native` has the same in C++,
+for the sake of short calls.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def _empty_rows_before_heads(like: Tensor, batch: int, heads: int, rows: int, wi
 def _fake_forward(
     query: Tensor, key: Tensor, value: Tensor, center: Tensor, width: Tensor, visible: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
-    # one meta tensor among real ones brings a call here, where memory nobody wrote would be its result
+    # a call with one meta tensor among real ones comes here, too, and would get memory that nobody has written
     if any(x.device != query.device for x in (key, value, center, width, visible)):
         raise ValueError("query, key, value, center, width and visible are not on one device")
     batch, heads, rows = query.shape[:3]
@@ -151,7 +151,7 @@ def _register_autograd(
 
 
 def _route_gradients(operator: Callable, with_gradients: Callable) -> Callable:
-    """Registers, and returns: `with_gradients` when a derivative is wanted, else straight to the operator's kernel."""
+    """Registers and returns what calls `with_gradients` if a derivative is wanted, and the operator's kernel if not."""
 
     def dispatch(*arguments: Any) -> Any:
         if torch.is_grad_enabled():
@@ -159,7 +159,7 @@ def _route_gradients(operator: Callable, with_gradients: Callable) -> Callable:
                 if isinstance(x, Tensor) and x.requires_grad:
                     return with_gradients(*arguments)
         if forward_ad._current_level >= 0:
-            # only to be refused: past autograd its tangents would vanish silently
+            # forward-mode derivatives: refused there, while past autograd they would vanish silently
             return with_gradients(*arguments)
         return _below_autograd(operator, *arguments)
 

@@ -91,7 +91,7 @@ class Prior:
         return torch.where(self.narrow, 0.0, slope)
 
     def _finite_log(self) -> Tensor:
-        # ±∞ by overflow stands only where the weight is 0, and 0·∞ would be NaN
+        # it overflows to ±∞ only where the weight is 0, and 0·∞ would be NaN
         return self.log().clamp(-1e20, 1e20)
 
     def _excess_distance(self) -> Tensor:

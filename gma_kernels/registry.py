@@ -15,7 +15,7 @@ from gma_kernels.contract import PRIORS, check_values
 
 
 def operators_of(backend: str) -> ops.Operators:
-    """What to call. The dispatcher would come to the same functions; short calls feel the way round by it."""
+    """The functions to call. The dispatcher would find the same ones, but its search slows short calls down."""
     return OPERATORS[backend] if is_compiling() else GRADIENT_ROUTES[backend]
 
 

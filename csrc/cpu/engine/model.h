@@ -62,7 +62,7 @@ struct FeedForward {
   Norm norm;
 };
 
-// exp(v tanh(W q)), one or as many as heads
+// exp(v tanh(W q / sqrt(d))) for heads of d features: one number, or one for each head
 struct Predictor {
   Linear hidden;
   Array<float> output;  // [outputs, width padded]

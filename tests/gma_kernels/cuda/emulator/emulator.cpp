@@ -304,8 +304,8 @@ void wait_for_copies(int groups_left) {
 
 void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body) {
   if (threads % 32 != 0) fail("a block of " + std::to_string(threads) + " threads; expected whole warps");
-  if (shared_bytes > shared_limit) fail(std::to_string(shared_bytes) + " bytes of shared memory; a GPU may have " +
-                                        std::to_string(shared_limit));
+  if (shared_bytes > shared_limit)
+    fail(std::to_string(shared_bytes) + " bytes of shared memory; a GPU may have " + std::to_string(shared_limit));
   std::vector<int64_t> turn(blocks);
   Order block_order(0);
   for (int64_t i = 0; i < blocks; ++i) turn[i] = block_order.reverse ? blocks - 1 - i : i;

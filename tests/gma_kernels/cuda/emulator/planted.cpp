@@ -45,8 +45,7 @@ void neighbour_in_warp(Params p) {
 
 void divergent_barrier(Params) {
   if (thread() < 32) __syncthreads();
-  else
-    __syncthreads();
+  else __syncthreads();
 }
 
 void lane_left(Params p) {

@@ -1,5 +1,5 @@
-// Runs cases on the emulated kernels: runner CASES RESULTS. Both files are described in tests/support/cuda_emulator.py, which
-// writes the one and reads the other. Every tensor has a block of memory of its own, of exactly its size.
+// Runs cases on the emulated kernels: runner CASES RESULTS. Both files are described in tests/support/cuda_emulator.py,
+// which writes the one and reads the other. Every tensor has a block of memory of its own, of exactly its size.
 
 #include <cstdio>
 #include <cstdlib>
