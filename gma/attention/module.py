@@ -204,6 +204,9 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         _check_shape("source_lengths", source_lengths, (batch,))
         if source_lengths.is_floating_point() or source_lengths.dtype == torch.bool:
             raise TypeError(f"source_lengths has dtype {source_lengths.dtype}; expected integers")
+        # elsewhere a look at the values would make the device wait
+        if source_lengths.device.type == "cpu" and not torch.compiler.is_compiling() and (source_lengths < 0).any():
+            raise ValueError(f"source_lengths has {int(source_lengths.min())}; expected lengths, 0 or more")
         if previous is not None:
             _check_shape("previous", previous, (batch, outputs))
         (query_weight, _, _), (query_bias, _, _) = self._input_projections()

@@ -62,6 +62,8 @@ class StreamingTranslator:
     """
 
     def __init__(self, loaded: Loaded, *, longest: int = LONG_SOURCE):
+        if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+            raise StreamError(f"longest is {longest!r}; expected a whole number of source tokens, 1 or more")
         self.tokenizer, self.longest = loaded.tokenizer, longest
         self.languages = loaded.config.data.source, loaded.config.data.target
         self._ensemble = Ensemble(loaded.model)
