@@ -79,7 +79,6 @@ MUTATIONS = {
     "the folded prior without its linear term": Mutation("rows.h", "t * (t * curve.a + curve.b)", "t * (t * curve.a)"),
     "the width's derivative without its linear term": Mutation("rows.h", "+ curve.b * center", ""),
     "delta is not corrected": Mutation("backward_query.cu", "first_row] += excess[i];", "first_row] += 0;"),
-    "no second walk": Mutation("backward_query.cu", "if (any == 0) break;", "break;"),
     "parts of a source overlap": Mutation(
         "forward.cu", "? seen : begin + split.keys;", "? seen : begin + split.keys + 64;"
     ),
