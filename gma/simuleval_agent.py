@@ -42,7 +42,7 @@ class GMAAgent(TextToTextAgent):
     """Writes complete words as soon as they are ready, greedily."""
 
     def __init__(self, args: Namespace):
-        self.loaded = directory.load(directory.find(args.model))
+        self.loaded = directory.load(args.model)
         self.delta: float | None = args.delta
         if self.delta is not None and math.isnan(self.delta):
             raise ValueError("--delta is nan; expected a number of source tokens, or inf for all")

@@ -46,7 +46,6 @@ def evaluate(
     from gma.evaluation.inputs import load_gold, load_log
     from gma.evaluation.text import load_text
     from gma.model import directory
-    from gma.model.device import choose_device
 
     # files are read before the long part, so that a wrong one is found at once
     other = load_log(compare) if compare else None
@@ -62,7 +61,7 @@ def evaluate(
         if instances is not None:
             raise UserError("MODEL or --instances FILE: expected one of them, got both")
         gold = load_gold(alignments, one_based=one_based) if alignments else None
-        loaded = directory.load(model, choose_device(device))
+        loaded = directory.load(model, device)
         if gold is not None:
             loaded.model.check_can_force()
         text = load_text(loaded, source, reference)

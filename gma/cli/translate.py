@@ -31,10 +31,9 @@ def translate(
 ) -> None:
     """Translate text, many sentences at a time, into exactly what a stream would write."""
     from gma.model import directory
-    from gma.model.device import choose_device
     from gma.model.inference import Inference
 
-    loaded = directory.load(model, choose_device(device), Inference(weights=weights))
+    loaded = directory.load(model, device, Inference(weights=weights))
     with _opened(input) as file:
         translate_file(loaded, file, _name(input), output, Console(stderr=True), delta=delta, beam=beam)
 
@@ -110,10 +109,9 @@ def stream(
     from gma.decoding.greedy import LONGEST_ALONE
     from gma.decoding.streaming import StreamingTranslator
     from gma.model import directory
-    from gma.model.device import choose_device
     from gma.model.inference import Inference
 
-    loaded = directory.load(model, choose_device(device), Inference(weights=weights))
+    loaded = directory.load(model, device, Inference(weights=weights))
     languages = loaded.config.data.source, loaded.config.data.target
     view = LiveView(console, *languages) if console.is_terminal and not plain else PlainView()
     with contextlib.ExitStack() as stack:

@@ -87,7 +87,7 @@ class StreamingTranslator:
             weights: 'float32', 'bfloat16' or 'int8': what the native engine computes with. Files stay as they are.
         """
         inference = checked_inference(engine, weights)
-        return cls(directory.load(directory.find(model), device, inference), longest=longest)
+        return cls(directory.load(model, device, inference), longest=longest)
 
     def open(self, delta: float | None = None, *, beam: int = 1, written: Sequence[int] = ()) -> "Stream":
         """Begin a sentence.

@@ -53,6 +53,12 @@ def translate(
 ) -> list[Translation]:
     """Translate sentences. One without words that the model can read gives an empty translation.
 
+    >>> import gma
+    >>> model = gma.load("de-en")
+    >>> (translation,) = gma.translate(model, ["Guten Morgen!"], delta=4.0)
+    >>> translation.text, translation.delays  # each word with the source words that it waited for
+    ('Good morning.', (2, 2))
+
     Args:
         delta: the latency to keep; None for the configured one.
         beam: hypotheses kept while searching; more than one only where every step waits for the whole source.

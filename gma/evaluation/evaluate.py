@@ -124,9 +124,9 @@ class Evaluation:
 
 def evaluate(
     loaded: Loaded,
-    text: EvaluationText,
+    text: EvaluationText | tuple[Sequence[str], Sequence[str]],
     *,
-    system: str,
+    system: str = "model",
     delta: float | None = None,
     gold: Sequence[GoldLinks] | None = None,
     lowercase: bool = False,
@@ -136,7 +136,17 @@ def evaluate(
 ) -> Evaluation:
     """Translate a text and score it.
 
+    >>> import gma
+    >>> model = gma.load("de-en")
+    >>> sources = ["Guten Morgen!", "Ich glaube nicht, dass Tom heute kommen wird."]
+    >>> references = ["Good morning!", "I don't think Tom is coming today."]
+    >>> result = gma.evaluate(model, (sources, references), delta=4.0)
+    >>> f"{result.scores.bleu.score:.1f} BLEU, {result.scores.latency.al:.1f} words of average lagging"
+    '39.0 BLEU, 3.1 words of average lagging'
+
     Args:
+        text: of `gma.evaluation.text.load_text`, or sources and references, one string a sentence.
+        system: its name in the result.
         delta: the latency to keep; None for the configured one.
         gold: links of every line that the text comes from.
         slots: sentences translated together. Computing time is that of so many streams on this machine.
@@ -145,6 +155,8 @@ def evaluate(
     """
     if not 0 < words_per_second < math.inf:
         raise UserError(f"words_per_second is {words_per_second}; expected a number above 0")
+    if not isinstance(text, EvaluationText):
+        text = EvaluationText.of("the given text", list(zip(*text, strict=True)), loaded.tokenizer.rules)
     policy = loaded.model.policy
     latency = loaded.model.latency(delta)
     # before the long part, so that a wrong file is found at once

@@ -1,4 +1,11 @@
-"""Latency, quality and alignment scores: plain functions that need no model."""
+"""Latency, quality and alignment scores: plain functions that need no model.
+
+>>> import gma
+>>> gma.metrics.latency([1, 2, 3], source_length=3, reference_length=3).al  # each word one source word behind
+1.0
+>>> gma.metrics.bleu(["a small dog runs fast"], ["a small dog runs away"]).label
+'BLEU'
+"""
 
 from gma.metrics.alignment import (
     AlignmentScores,
@@ -18,15 +25,7 @@ from gma.metrics.bootstrap import (
     paired_bootstrap_mean,
 )
 from gma.metrics.latency import CorpusLatency, Latency, corpus_latency, latency, sentence_latencies
-from gma.metrics.quality import (
-    QualityScore,
-    bleu,
-    bleu_from_statistics,
-    bleu_statistics,
-    chrf,
-    sentence_bleu,
-    sentence_chrf,
-)
+from gma.metrics.quality import QualityScore, bleu, bleu_from_statistics, bleu_statistics, chrf
 
 __all__ = [
     "AlignmentScores",
@@ -51,7 +50,5 @@ __all__ = [
     "paired_bootstrap_mean",
     "parse_links",
     "read_links",
-    "sentence_bleu",
-    "sentence_chrf",
     "sentence_latencies",
 ]

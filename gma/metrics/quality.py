@@ -37,22 +37,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     return _corpus_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
-def sentence_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a"
-) -> list[float]:
-    """Smoothed BLEU of each sentence, orders longer than the hypothesis left out; its mean is not corpus BLEU."""
-    _check_texts(hypotheses, references)
-    metric = _bleu(lowercase, tokenize, effective_order=True)
-    return [metric.sentence_score(*pair).score for pair in _with_reference_lists(hypotheses, references)]
-
-
-def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> list[float]:
-    """chrF of each sentence."""
-    _check_texts(hypotheses, references)
-    metric = CHRF(lowercase=lowercase)
-    return [metric.sentence_score(*pair).score for pair in _with_reference_lists(hypotheses, references)]
-
-
 def bleu_statistics(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a"
 ) -> np.ndarray:

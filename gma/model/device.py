@@ -7,7 +7,7 @@ import torch
 from gma.errors import UserError
 
 
-def choose_device(name: str, *, option: str = "--device", process: int = 0) -> torch.device:
+def choose_device(name: str, *, option: str = "device", process: int = 0) -> torch.device:
     """'cpu', 'cuda:N', 'cuda' (each process of a machine takes its own), or 'auto': a GPU if there is one.
 
     Args:

@@ -15,6 +15,7 @@ from torch import nn
 from gma import config
 from gma.config import Config
 from gma.errors import UserError
+from gma.model.device import choose_device
 from gma.model.inference import Inference
 from gma.model.transformer import Transformer
 from gma.policies import Segmenter
@@ -82,9 +83,21 @@ def save(
     tensor_file.write(folder / MODEL, weights, record)
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu", inference: Inference | None = None) -> Loaded:
-    """The model in evaluation mode on `device`, and what belongs to it."""
-    folder = Path(folder)
+def load(model: str | Path = DEFAULT, device: str | torch.device = "cpu", inference: Inference | None = None) -> Loaded:
+    """A trained model in evaluation mode, with its tokenizer and settings. Nothing in its files is ever executed.
+
+    >>> import gma
+    >>> model = gma.load("de-en")
+    >>> model.config.data.source, model.config.data.target, model.model.policy.name
+    ('de', 'en', 'gaussian')
+
+    Args:
+        model: its folder, or the name of one that comes with the package.
+        device: 'cpu', 'cuda', 'cuda:N', or 'auto' for a GPU if there is one.
+        inference: how it is decoded with; None for the usual way.
+    """
+    folder = find(model)
+    place = choose_device(device) if isinstance(device, str) else device
     for name in (CONFIG, MODEL, TOKENIZER, TRAINING):
         if not (folder / name).is_file():
             raise ModelDirectoryError(f"{folder / name} is missing; expected a folder that `gma train` has written")
@@ -109,14 +122,14 @@ def load(folder: str | Path, device: str | torch.device = "cpu", inference: Infe
         with torch.device("meta"):
             expected = tensor_file.own_tensors(Transformer(*sizes))
         tensor_file.check_shapes(expected, weights.tensors, folder / MODEL)
-        model = Transformer(*sizes)
-        model.inference = inference or model.inference
-        tensor_file.fill(tensor_file.own_tensors(model), weights.tensors, folder / MODEL)
+        network = Transformer(*sizes)
+        network.inference = inference or network.inference
+        tensor_file.fill(tensor_file.own_tensors(network), weights.tensors, folder / MODEL)
         if UNITS in training:
-            model.use_segmenter(_load_segmenter(folder, tokenizer.source, settings.model.width))
+            network.use_segmenter(_load_segmenter(folder, tokenizer.source, settings.model.width))
     except ValueError as error:
         raise ModelDirectoryError(str(error)) from error
-    return Loaded(model.to(device).eval(), settings, tokenizer, training)
+    return Loaded(network.to(place).eval(), settings, tokenizer, training)
 
 
 def save_segmenter(folder: Path, segmenter: Segmenter) -> None:

@@ -50,7 +50,15 @@ class LayerPass(NamedTuple):
 
 class Transformer(nn.Module):
     """Translates while it listens: a source state never changes once computed, and every target row uses only as much
-    source as its policy asks for. Training needs one pass, with no loop over target positions."""
+    source as its policy asks for. Training needs one pass, with no loop over target positions.
+
+    >>> import gma, torch
+    >>> from gma.config import AttentionSettings, ModelSettings
+    >>> model = gma.Transformer(ModelSettings(preset="tiny"), AttentionSettings(delta=1.0), 100, 120)
+    >>> source, target = torch.randint(4, 100, (2, 7)), torch.randint(4, 120, (2, 6))
+    >>> model(source, torch.tensor([7, 5]), target).logits.shape
+    torch.Size([2, 6, 120])
+    """
 
     def __init__(
         self, model: ModelSettings, attention: AttentionSettings, source_vocabulary: int, target_vocabulary: int

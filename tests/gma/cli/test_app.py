@@ -17,6 +17,15 @@ def test_a_command_imports_no_more_than_it_needs():
     assert "'matplotlib'" not in run.stdout
 
 
+def test_help_does_not_wait_for_torch():
+    """Nor do the options of a command, nor settings."""
+    program = "import sys\nfrom gma.cli import main\ntry:\n    main()\nfinally:\n    print(sorted(sys.modules))"
+    for arguments in (["--help"], ["train", "--help"], ["config", "--toml"]):
+        run = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+        assert "'gma.cli.app'" in run.stdout
+        assert "'torch'" not in run.stdout
+
+
 def test_an_unavailable_backend_is_refused_without_a_traceback(capsys, monkeypatch):
     def refuse():
         raise gma_kernels.BackendUnavailable("no such kernels here")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu import corpus_bleu, corpus_chrf
 
-from gma.metrics import bleu, bleu_from_statistics, bleu_statistics, chrf, sentence_bleu, sentence_chrf
+from gma.metrics import bleu, bleu_from_statistics, bleu_statistics, chrf
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", ".", ",", "Haus"]
 texts = st.lists(st.tuples(*[st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)] * 2), min_size=1, max_size=8)
@@ -64,22 +64,13 @@ def test_sentence_statistics_sum_to_the_corpus_score(pairs, lowercase, tokenize)
     assert bleu_from_statistics(statistics.sum(0)) == bleu(hypotheses, references, **settings).score
 
 
-def test_sentence_scores():
-    hypotheses, references = corpus(5)
-    for sentence_metric in (sentence_bleu, sentence_chrf):
-        scores = sentence_metric([references[0], *hypotheses[1:], ""], [*references, references[0]])
-        assert scores[0] == pytest.approx(100)
-        assert scores[-1] == 0
-        assert len(scores) == 6
-
-
 def test_tokenised_text_is_no_reason_to_warn_when_asked_for(caplog):
     texts = ["a b c ."] * 200
     assert bleu(texts, texts, tokenize="none").score == pytest.approx(100)
     assert not caplog.records
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf, sentence_bleu, sentence_chrf, bleu_statistics])
+@pytest.mark.parametrize("metric", [bleu, chrf, bleu_statistics])
 @pytest.mark.parametrize(
     ("hypotheses", "references", "error", "message"),
     [
