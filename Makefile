@@ -18,7 +18,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
 
-.PHONY: setup test-setup demo serve soak demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -35,6 +35,7 @@ test-setup: $(TEST_READY)
 # what only testing needs, triton among it: 200 MB to download
 $(TEST_READY): $(READY) tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps whisperlivekit==0.2.26
 	touch $(TEST_READY)
 
 demo: setup

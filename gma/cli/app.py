@@ -30,6 +30,7 @@ COMMANDS = {
     "translate": translate.translate,
     "stream": translate.stream,
     "serve": serve.serve,
+    "serve-load": serve.serve_load,
     "config": info.config,
     "info": info.info,
 }

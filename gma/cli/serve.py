@@ -1,4 +1,4 @@
-"""`gma serve`: one translator for many speakers and readers at once."""
+"""`gma serve`: one translator for many speakers and readers at once; `gma serve-load`: many speakers for it."""
 
 import ipaddress
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from gma.cli.options import Device, ModelPath, console
 from gma.errors import UserError
+from gma.terminal import say
 
 
 def serve(
@@ -56,6 +57,40 @@ def serve(
     torch.set_num_threads(threads)
     loaded = directory.load(model, choose_device(device))
     run(loaded, model, console, limits=limits, host=host, port=port, token=token, origins=origin or [], proxies=proxy)
+
+
+def serve_load(
+    url: Annotated[str, typer.Option(help="Of a running gma serve.")] = "http://127.0.0.1:8000",
+    sessions: Annotated[int, typer.Option(min=1, help="Speakers at a time.")] = 200,
+    words_per_second: Annotated[float, typer.Option(min=0.1, max=50.0, help="Of each of them.")] = 2.5,
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long they talk.")] = 60.0,
+    input: Annotated[
+        Path | None, typer.Option(help="What they say, a line at a time.", show_default="sentences of the demo")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Latency.", show_default="the server's")] = None,
+) -> None:
+    """Let many speakers talk to a server, and say how late its words are beyond their policy."""
+    try:
+        import websockets  # noqa: F401
+    except ImportError as error:
+        raise UserError(f'gma serve-load needs the extra: pip install "gma[serve]" ({error})') from None
+    import asyncio
+
+    from gma.cli.demo import SENTENCES
+    from gma.client.talk import address
+    from gma.serve.load import speak
+
+    texts = [line for line in input.read_text(encoding="utf-8").splitlines() if line.strip()] if input else SENTENCES
+    load = asyncio.run(
+        speak(address(url), texts, speakers=sessions, rate=words_per_second, seconds=seconds, delta=delta)
+    )
+    delays = ", ".join(f"p{share} {load.percentile(share / 100):.0f} ms" for share in (50, 95, 99))
+    say(
+        console,
+        f"{sessions} speakers, {load.spoken:,} words spoken, {len(load.delays):,} written in {load.sentences:,} "
+        f"sentences, {load.lost} speakers lost; beyond the policy: {delays}",
+    )
+    raise typer.Exit(1 if load.lost else 0)
 
 
 def _is_loopback(host: str) -> bool:

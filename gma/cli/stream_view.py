@@ -10,15 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from gma.cli.options import warn_of_unreadable, write_out
-from gma.decoding.streaming import Emission, Stream, StreamError, StreamingTranslator
+from gma.decoding.streaming import StreamError, StreamingTranslator
+from gma.decoding.talk import Arrived, Ended, Talk, Written
 from gma.errors import UserError
+from gma.text.sentences import SENTENCE_LIMIT
 
 # at most so many places are drawn for words to come
 LARGEST_GAP = 12
 
 
 class PlainView:
-    """Writes every word, with a blank after it, the moment it comes; one line for each sentence."""
+    """Writes every word, with a blank after it, the moment it comes; one line for each line of the source."""
 
     def __enter__(self) -> "PlainView":
         return self
@@ -26,17 +28,14 @@ class PlainView:
     def __exit__(self, *_) -> None:
         pass
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, talk: Talk) -> None:
         pass
 
-    def heard(self, text: str) -> None:
-        pass
+    def show(self, events: list[Arrived | Written | Ended]) -> None:
+        if words := [event.word for event in events if isinstance(event, Written)]:
+            write_out("".join(f"{word} " for word in words))
 
-    def wrote(self, emissions: list[Emission]) -> None:
-        if emissions:
-            write_out("".join(f"{emission.word} " for emission in emissions))
-
-    def end(self) -> None:
+    def end_line(self) -> None:
         write_out("\n")
 
 
@@ -46,10 +45,10 @@ class LiveView:
     def __init__(self, console: Console, source: str, target: str):
         self._console, self._names = console, (source, target)
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._stream: Stream | None = None
+        self._talk: Talk | None = None
         self._words: list[str] = []
-        self._partial = self._typed = ""
-        self._written: list[Emission] = []
+        self._typed = ""
+        self._written: list[Written] = []
 
     def __enter__(self) -> "LiveView":
         self._live.start()
@@ -58,32 +57,35 @@ class LiveView:
     def __exit__(self, *_) -> None:
         self._live.stop()
 
-    def begin(self, stream: Stream) -> None:
-        self._stream, self._words, self._partial, self._typed, self._written = stream, [], "", "", []
+    def begin(self, talk: Talk) -> None:
+        self._talk = talk
         self._draw()
 
     def typing(self, word: str) -> None:
-        """A word that has not been given to the stream yet."""
+        """A word that has not been given to the talk yet."""
         self._typed = word
         self._draw()
 
-    def heard(self, text: str) -> None:
-        *words, self._partial = re.split(r"\s+", self._partial + text)
-        self._words += filter(None, words)
+    def show(self, events: list[Arrived | Written | Ended]) -> None:
         self._typed = ""
-
-    def wrote(self, emissions: list[Emission]) -> None:
-        self._written += emissions
+        for event in events:
+            if isinstance(event, Arrived):
+                self._words.append(event.word)
+            elif isinstance(event, Written):
+                self._written.append(event)
+            else:
+                self._live.update(Text(""), refresh=True)
+                self._console.print(self._sentences(gap=0))
+                self._console.print()
+                self._words, self._written = [], []
         self._draw()
 
-    def end(self) -> None:
-        if self._words or self._partial:
-            self._live.update(Text(""), refresh=True)
-            self._console.print(self._sentences(gap=0))
-            self._console.print()
+    def end_line(self) -> None:
+        pass
 
     def _draw(self) -> None:
-        awaited, arrived = self._stream.awaited_tokens, self._stream.arrived_tokens
+        stream = self._talk.stream
+        awaited, arrived = stream.awaited_tokens, stream.arrived_tokens
         status = Text(self._status(awaited, arrived), style="dim")
         gap = 1 if awaited == math.inf else max(0, int(awaited) - arrived)
         # half of the screen for each side: of a long sentence its end
@@ -93,10 +95,10 @@ class LiveView:
     def _sentences(self, gap: int, room: int | None = None) -> Table:
         """gap: source tokens that are waited for. room: characters of each side that are shown, None for all."""
         used = self._written[-1].source_words if self._written else 0
-        words = [*self._words, *filter(None, (self._partial, self._typed))]
+        words = [*self._words, *filter(None, (self._talk.partial if room else "", self._typed))]
         source = Text(" ").join(
             # what the translation has used, what it has heard, and a word that may go on
-            Text(word, "bold cyan" if place < used else "cyan" if place < self._stream.arrived_words else "dim")
+            Text(word, "bold cyan" if place < used else "cyan" if place < len(self._words) else "dim")
             for place, word in _shown(words, room)
         )
         source.append(" ▁" * min(gap, LARGEST_GAP), style="yellow")
@@ -108,8 +110,8 @@ class LiveView:
         return table
 
     def _status(self, awaited: float, arrived: int) -> str:
-        parts = [f"read {self._stream.arrived_words}", f"written {len(self._written)}"]
-        if self._stream.ended:
+        parts = [f"read {len(self._words)}", f"written {len(self._written)}"]
+        if self._talk.stream.ended:
             parts.append("the translation has ended")
         elif awaited == math.inf:
             parts.append("waiting for the end of the sentence")
@@ -131,49 +133,26 @@ def _shown(words: Sequence[str], room: int | None) -> list[tuple[int, str]]:
 def interpret(
     translator: StreamingTranslator, texts: Iterable[str], view: PlainView | LiveView, delta: float | None
 ) -> None:
-    """Translate text as it arrives, a sentence a line."""
-    with view:
-        interpreter = _Interpreter(translator, view, delta)
-        for text in texts:
-            *lines, rest = text.split("\n")
-            for line in lines:
-                interpreter.hear(line)
-                interpreter.end_line()
-            interpreter.hear(rest)
-        if interpreter.has_heard:
-            interpreter.end_line()
+    """Translate text as it arrives. A line may hold several sentences; the end of a line ends one."""
+    with view, translator.open_talk(delta, limit=min(SENTENCE_LIMIT, translator.longest - 1)) as talk:
+        view.begin(talk)
+        number, line = 1, ""
 
+        def end_line() -> None:
+            view.show(talk.end())
+            view.end_line()
+            warn_of_unreadable(translator.tokenizer.source, line, f"line {number}", Console(stderr=True))
 
-class _Interpreter:
-    """The stream of the current line."""
-
-    def __init__(self, translator: StreamingTranslator, view: PlainView | LiveView, delta: float | None):
-        self._translator, self._view, self._delta = translator, view, delta
-        self._line = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._line += 1
-        self._text, self.has_heard = "", False
-        self._stream = self._translator.open(self._delta)
-        self._view.begin(self._stream)
-
-    def hear(self, text: str) -> None:
-        if not text:
-            return
-        self.has_heard = True
-        self._text += text
-        self._view.heard(text)
         try:
-            self._view.wrote(self._stream.push(text))
+            for text in texts:
+                first, *others = text.split("\n")
+                view.show(talk.push(first))
+                line += first
+                for other in others:
+                    end_line()
+                    number, line = number + 1, other
+                    view.show(talk.push(other))
+            if line:
+                end_line()
         except StreamError as error:
-            raise UserError(f"line {self._line}: {error}") from error
-
-    def end_line(self) -> None:
-        try:
-            self._view.wrote(self._stream.finish())
-        except StreamError as error:
-            raise UserError(f"line {self._line}: {error}") from error
-        self._view.end()
-        warn_of_unreadable(self._translator.tokenizer.source, self._text, f"line {self._line}", Console(stderr=True))
-        self._begin()
+            raise UserError(f"line {number}: {error}") from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # lines translated before any of them is written: neither memory nor the wait for the first line grows with the file
 PORTION = 2048
-Input = Annotated[Path | None, typer.Option(help="Text, a sentence a line.", show_default="standard input")]
+Input = Annotated[Path | None, typer.Option(help="Text, one sentence or more a line.", show_default="standard input")]
 
 
 def translate(
@@ -53,7 +53,7 @@ def translate_file(
     Args:
         name: of the source, for messages.
     """
-    from gma.decoding.translate import translate
+    from gma.decoding.translate import translate, translate_lines
     from gma.storage import atomic
     from gma.terminal import bar
     from gma.text.lines import read_lines
@@ -69,9 +69,9 @@ def translate_file(
         warn_of_unreadable(loaded.tokenizer.source, line, f"{name}, line {place}", console)
     with bar(console, "translating", len(lines)) as advance:
         translated = (
-            translation.text + "\n"
+            line + "\n"
             for start in range(0, len(lines), PORTION)
-            for translation in translate(
+            for line in translate_lines(
                 loaded, lines[start : start + PORTION], delta=delta, beam=beam, progress=advance
             )
         )

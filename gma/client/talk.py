@@ -44,10 +44,11 @@ def connect(*urls: str, delta: float | None = None, token: str | None = None, pa
     """
     if not urls:
         raise ClientError("no server was named; expected an address such as http://127.0.0.1:8000")
-    return RemoteTalk([_address(url) for url in urls], delta, token, patience)
+    return RemoteTalk([address(url) for url in urls], delta, token, patience)
 
 
-def _address(url: str) -> str:
+def address(url: str) -> str:
+    """Of the WebSocket at a server's address."""
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
     if scheme is None or not parts.netloc:

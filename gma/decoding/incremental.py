@@ -247,10 +247,12 @@ class IncrementalBatch(SearchableBatch):
             return [], []
         layers = [self._latest(index, rows) for index in range(len(self._alignments))]
         centers = [alignment.center[:, :, 0] for alignment in layers]
-        furthest = [center.argmax(dim=1, keepdim=True) for center in centers]
-        widths = [alignment.width[:, :, 0].gather(1, head) for alignment, head in zip(layers, furthest)]
-        positions = [center.gather(1, head) for center, head in zip(centers, furthest)]
-        return torch.cat(positions, dim=1).tolist(), torch.cat(widths, dim=1).tolist()
+        widths = [alignment.width[:, :, 0] for alignment in layers]
+        if centers[0].shape[1] > 1:
+            heads = [center.argmax(dim=1, keepdim=True) for center in centers]
+            centers = [center.gather(1, head) for center, head in zip(centers, heads)]
+            widths = [width.gather(1, head) for width, head in zip(widths, heads)]
+        return torch.cat(centers, dim=1).tolist(), torch.cat(widths, dim=1).tolist()
 
     def _is_ready(self, slot: int, layer: int) -> bool:
         sentence = self.sentences[slot]

@@ -32,6 +32,7 @@ from gma.errors import UserError
 from gma.model import directory
 from gma.model.directory import Loaded
 from gma.model.inference import checked_inference
+from gma.text.sentences import SENTENCE_LIMIT
 from gma.text.vocabulary import EOS
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ __all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTransl
 
 # characters; what goes on for longer without white space is no word
 LONGEST_WORD = 4096
-# source tokens of a sentence that is found in text without end
-SENTENCE_LIMIT = 256
 
 
 class StreamError(UserError, ValueError):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gma.decoding.course import Change, Emission
 from gma.decoding.hypothesis import Hypothesis
-from gma.decoding.streaming import LONGEST_WORD, SENTENCE_LIMIT, Stream, StreamError
-from gma.text.sentences import SentenceFinder, rules
+from gma.decoding.streaming import LONGEST_WORD, Stream, StreamError
+from gma.text.sentences import SENTENCE_LIMIT, SentenceFinder, rules
 
 if TYPE_CHECKING:
     from gma.decoding.streaming import StreamingTranslator
@@ -234,6 +234,11 @@ class Talk:
     def arrived(self) -> int:
         """Complete words of the open sentence that have arrived."""
         return len(self._spans)
+
+    @property
+    def partial(self) -> str:
+        """The beginning of a word that may go on."""
+        return self._partial
 
     @property
     def stream(self) -> Stream:

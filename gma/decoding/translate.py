@@ -8,6 +8,7 @@ from gma.decoding.greedy import LONGEST_ALONE, greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
 from gma.model.directory import Loaded
+from gma.text.sentences import SENTENCE_LIMIT, SentenceFinder, rules, sentences
 from gma.text.vocabulary import EOS, Vocabulary
 from gma.text.words import word_delays, word_ends
 
@@ -85,6 +86,33 @@ def translate(
     for index, hypothesis in zip(indices, hypotheses):
         translations[index] = _translation([len(word) for word in pieces[index]], hypothesis, target)
     return translations
+
+
+def translate_lines(
+    loaded: Loaded,
+    lines: Sequence[str],
+    *,
+    delta: float | None = None,
+    beam: int = 1,
+    progress: Callable[[int], None] = lambda count: None,
+) -> list[str]:
+    """Translate lines of one or more sentences, as a talk finds them; one line stays one line.
+
+    progress: is told how many lines have just been finished.
+    """
+    source = loaded.tokenizer.source
+
+    def tokens(word: str) -> int:
+        return min(SENTENCE_LIMIT, len(source.encode_word(word)))
+
+    by_line = [
+        sentences(line.split(), SentenceFinder(rules(loaded.config.data.source), SENTENCE_LIMIT), tokens)
+        for line in lines
+    ]
+    flat = [" ".join(sentence) for line in by_line for sentence in line]
+    translations = iter([translation.text for translation in translate(loaded, flat, delta=delta, beam=beam)])
+    progress(len(lines))
+    return [" ".join(filter(None, (next(translations) for _ in line))) for line in by_line]
 
 
 def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:

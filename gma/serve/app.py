@@ -17,8 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from gma.serve import protocol
+from gma.serve.alignatt import Sidecar
 from gma.serve.service import Service
 from gma.serve.session import Refused, Session
+from gma.serve.texts import Texts
 
 PAGE = Path(__file__).parent / "page"
 DRAIN_SECONDS = 10.0
@@ -60,7 +62,8 @@ class SafeHeaders:
 def create(service: Service) -> Starlette:
     """The application around a service."""
 
-    async def stream(socket: WebSocket) -> None:
+    async def taken(socket: WebSocket) -> str | None:
+        """The address of a connection that has been given a place; None if it was refused."""
         address = socket.client.host if socket.client else ""
         refusal = service.refusal(address)
         if service.is_foreign(socket.headers):
@@ -68,8 +71,13 @@ def create(service: Service) -> Starlette:
         if refusal is not None:
             service.metrics.refused(refusal.error.code)
             await socket.send_denial_response(_refused(refusal))
-            return
+            return None
         service.take_place(address)
+        return address
+
+    async def stream(socket: WebSocket) -> None:
+        if (address := await taken(socket)) is None:
+            return
         session = Session(service, socket)
         try:
             await socket.accept()
@@ -77,6 +85,17 @@ def create(service: Service) -> Starlette:
         finally:
             service.leave(session)
             service.give_place(address)
+
+    async def alignatt(socket: WebSocket) -> None:
+        if not service.may_speak(socket, socket.query_params.get("token")):
+            refused = Refused("unauthorized", "the token is missing or wrong", protocol.UNAUTHORIZED)
+            await socket.send_denial_response(_refused(refused))
+        elif (address := await taken(socket)) is not None:
+            try:
+                await socket.accept()
+                await Sidecar(service, socket).run()
+            finally:
+                service.give_place(address)
 
     async def watch(request: Request) -> Response:
         session = request.path_params["session"]
@@ -93,6 +112,15 @@ def create(service: Service) -> Starlette:
             media_type="text/event-stream",
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
+
+    texts = Texts(service.loaded, service.limits.text_words)
+
+    async def translate(request: Request) -> Response:
+        if service.is_foreign(request.headers):
+            return _refused(Refused("origin", "the page comes from another site", protocol.FOREIGN_ORIGIN))
+        if not service.may_speak(request, None):
+            return _refused(Refused("unauthorized", "the token is missing or wrong", protocol.UNAUTHORIZED))
+        return await texts.answer(request)
 
     async def health(request: Request) -> Response:
         silent = service.alive
@@ -121,6 +149,8 @@ def create(service: Service) -> Starlette:
     routes = [
         WebSocketRoute("/v1/stream", stream),
         Route("/v1/watch/{session}", watch),
+        Route("/v1/translate", translate, methods=["POST"]),
+        WebSocketRoute("/alignatt", alignatt),
         Route("/v1/schema.json", schema),
         Route("/healthz", health),
         Route("/readyz", ready),

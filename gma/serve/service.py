@@ -42,6 +42,7 @@ class Service:
     ):
         self.loaded, self.model, self.limits = loaded, name, limits
         self.tokenizer = loaded.tokenizer
+        self.languages = loaded.config.data.source, loaded.config.data.target
         self._token, self._origins = token, frozenset(origins)
         self.metrics = Metrics()
         self.readers = Readers(limits.readers, limits.unsent_events)
@@ -50,13 +51,14 @@ class Service:
         self.connections = 0
         self.draining = False
         self.engine: Engine
+        self.loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
         """Begin translating; results come into the running event loop."""
-        loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.engine = Engine(
             StreamingTranslator(self.loaded),
-            loop.call_soon_threadsafe,
+            lambda tell: self.loop.call_soon_threadsafe(tell) and None,
             sentence_limit=self.limits.sentence_tokens,
             rate=self.limits.words_per_second,
             burst=self.limits.words_at_once,
@@ -141,7 +143,7 @@ class Service:
             session=session,
             key=key,
             model=self.model,
-            languages=(self.loaded.config.data.source, self.loaded.config.data.target),
+            languages=self.languages,
             policy=model.policy.name,
             layers=len(model.decoder.layers),
             positions=model.policy.has_positions,

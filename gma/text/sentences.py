@@ -10,7 +10,7 @@ initial, or the end of a quotation that its sentence goes on after: then the nex
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -22,6 +22,8 @@ else:
     import tomli as tomllib
 
 Reason = Literal["punctuation", "limit"]
+# source tokens of a sentence that does not end by itself
+SENTENCE_LIMIT = 256
 
 _OPENING = "\"'„“”‚‘’»«›‹([{-–—*•"
 _CLOSING = "\"'”“’‘»«›‹)]}*"
@@ -38,12 +40,14 @@ class Rules:
     Attributes:
         never: abbreviations that something always follows: titles, "z. B.".
         seldom: abbreviations that end a sentence where a word follows that begins one.
+        endings: of words that are such abbreviations, as "Goethestr.".
         starters: words that are capitalised only at the beginning of a sentence.
         ordinals: numbers with a full stop are ordinals, up to this one; 0 for none.
     """
 
     never: frozenset[str] = frozenset()
     seldom: frozenset[str] = frozenset()
+    endings: tuple[str, ...] = ()
     starters: frozenset[str] = frozenset()
     ordinals: int = 0
 
@@ -57,7 +61,7 @@ def rules(language: str) -> Rules:
         return Rules()
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     lists = {name: frozenset(" ".join(content[name]).split()) for name in ("never", "seldom", "starters")}
-    return Rules(**lists, ordinals=content["ordinals"])
+    return Rules(**lists, endings=tuple(content["endings"]), ordinals=content["ordinals"])
 
 
 class Ends(NamedTuple):
@@ -75,7 +79,7 @@ class SentenceFinder:
             the limit any word does.
     """
 
-    def __init__(self, rules: Rules, limit: float = 256):
+    def __init__(self, rules: Rules, limit: float = SENTENCE_LIMIT):
         self.rules, self.limit = rules, limit
         self.size = 0.0
         self._pending: str = ""  # how the word before may have ended a sentence
@@ -120,10 +124,12 @@ class SentenceFinder:
         if not core.endswith("."):
             return ""
         stem = core[:-1].lstrip(_OPENING)
+        if _quoted(closing):
+            return "quotation"
         last = re.split(r"[-/(]", stem)[-1] or stem
         if last in self.rules.never or stem in self.rules.never:
             return ""
-        if last in self.rules.seldom or stem in self.rules.seldom:
+        if last in self.rules.seldom or stem in self.rules.seldom or last.endswith(self.rules.endings):
             return "abbreviation"
         if len(last) == 1 and last.isalpha():
             return "initial"
@@ -131,7 +137,7 @@ class SentenceFinder:
             return "ordinal"
         if "." in stem and re.fullmatch(r"(?:\w{1,3}\.)+\w{1,3}", stem) and not stem[-1].isdigit():
             return "abbreviation"
-        return "quotation" if _quoted(closing) else "end"
+        return "end"
 
     def _begins(self, word: str, pending: str) -> bool:
         """Whether a word begins a sentence after one that may have ended it."""
@@ -150,11 +156,13 @@ def _quoted(closing: str) -> bool:
     return any(character in _QUOTES for character in closing)
 
 
-def sentences(text: Iterable[str], finder: SentenceFinder) -> list[list[str]]:
-    """The words of a text by sentences."""
+def sentences(
+    words: Iterable[str], finder: SentenceFinder, size: Callable[[str], float] = lambda word: 1
+) -> list[list[str]]:
+    """The words of a whole text by sentences; size: of a word, in the unit of the finder's limit."""
     found: list[list[str]] = [[]]
-    for word in text:
-        ends = finder.hear(word)
+    for word in words:
+        ends = finder.hear(word, size(word))
         if ends.before and found[-1]:
             found.append([])
         found[-1].append(word)

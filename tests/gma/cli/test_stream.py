@@ -18,7 +18,7 @@ from rich.console import Console
 
 from gma.cli import stream_input, stream_view
 from gma.decoding.streaming import StreamingTranslator
-from gma.decoding.translate import translate
+from gma.decoding.translate import translate, translate_lines
 from gma.errors import UserError
 from gma.model import directory
 from tests.support.small_models import random_text, small_loaded, small_model
@@ -181,9 +181,17 @@ def test_an_endless_word_is_handed_on_unspoken():
     assert [len(part) for part in parts] == [2, 70_000, 70_000, 1, 1]
 
 
-def test_a_line_that_is_too_long_is_named():
-    translator = StreamingTranslator(small_loaded(small_model(0)), longest=5)
-    with pytest.raises(UserError, match=r"line 2: the source would have 11 tokens"):
-        stream_view.interpret(
-            translator, ["a\n", "a " * 10], stream_view.LiveView(Console(file=io.StringIO()), "de", "en"), None
-        )
+def test_a_word_that_is_too_long_is_named_with_its_line():
+    translator = StreamingTranslator(small_loaded(small_model(0)))
+    view = stream_view.LiveView(Console(file=io.StringIO()), "de", "en")
+    with pytest.raises(UserError, match=r"line 2: the source has a word of more than 4,096 characters"):
+        stream_view.interpret(translator, ["a\n", "a " * 10, "b" * 5000], view, None)
+
+
+def test_several_sentences_on_a_line_are_several_sentences_and_one_line(capsysbinary):
+    loaded = small_loaded(small_model(0, delta=DELTA), delta=DELTA)
+    stream_view.interpret(StreamingTranslator(loaded), ["ab c! de", " f? g\n\na."], stream_view.PlainView(), DELTA)
+    lines = capsysbinary.readouterr().out.decode().split("\n")
+    expected = [" ".join(one.text for one in translate(loaded, part)) for part in (["ab c!", "de f?", "g"], [], ["a."])]
+    assert [" ".join(line.split()) for line in lines] == [*expected, ""]
+    assert translate_lines(loaded, ["ab c! de f? g", "", "a."]) == expected
