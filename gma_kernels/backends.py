@@ -129,7 +129,7 @@ choose_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]  # t
 
 
 def _serves_device(status: BackendStatus, device: torch.device) -> bool:
-    return not {"any", device.type, str(device)}.isdisjoint(status.devices)
+    return device.type in status.devices or "any" in status.devices or str(device) in status.devices
 
 
 def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
