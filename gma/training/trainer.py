@@ -46,10 +46,6 @@ FOR_DELTA = 2**32 - 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class TrainingError(UserError, RuntimeError):
-    """Training cannot go on; the message says why and what to do."""
-
-
 class Outcome(NamedTuple):
     """Why training ended, and how far it came. `signal` is 0 unless a signal ended it."""
 
@@ -221,6 +217,8 @@ class Trainer:
             if self.settings.clip_norm:
                 nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_norm, norm)
             self.scaler.step(self.optimizer)
+            # the fused optimizer changes the weights without telling those that keep packed copies of them
+            torch.autograd.graph.increment_version(parameters)
         self._count_skipped(update, finite)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -238,7 +236,7 @@ class Trainer:
             f"({state.skipped:,} so far){scale}"
         )
         if state.skipped_in_a_row >= HOPELESS:
-            raise TrainingError(
+            raise UserError(
                 f"the last {HOPELESS} updates had no finite gradient; start another run with a lower "
                 "training.learning_rate, with training.clip_norm, or with training.precision = 'float32'"
             )

@@ -1,5 +1,6 @@
 """The trainer: gradients, what is drawn, what is skipped, when it stops, what it leaves behind."""
 
+import copy
 import io
 import itertools
 import json
@@ -13,13 +14,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gma.attention.alignment import Alignment
 from gma.corpus.batches import collate
+from gma.errors import UserError
 from gma.model import directory
 from gma.storage import tensor_file
 from gma.text.vocabulary import PAD
 from gma.training import run
 from gma.training import trainer as training
 from gma.training.loss import cross_entropy
-from gma.training.trainer import TrainingError
 from tests.support import tiny_run
 
 # the output layer is the target's embedding
@@ -163,7 +164,7 @@ def test_a_hopeless_run_ends(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "HOPELESS", 3)
     trainer = tiny_run.trainer(corpus, tmp_path, *QUIET)
     poison(trainer, monkeypatch, range(100))
-    with pytest.raises(TrainingError, match=r"last 3 updates had no finite gradient; .*learning_rate"):
+    with pytest.raises(UserError, match=r"last 3 updates had no finite gradient; .*learning_rate"):
         trainer.train()
 
 
@@ -304,3 +305,17 @@ def test_a_compiled_model_trains_the_same(corpus, tmp_path):
         tiny_run.train(corpus, tmp_path / name, *more, f"training.compile={switch}")
     plain, compiled = (tiny_run.records(tmp_path / name, "training") for name in ("plain", "compiled"))
     assert [record["loss"] for record in compiled] == pytest.approx([record["loss"] for record in plain], rel=1e-4)
+
+
+def test_validation_translates_with_the_weights_of_now(corpus, tmp_path):
+    """Not with those of the validation before, which decoding may have packed."""
+    run = tiny_run.trainer(
+        corpus, tmp_path, "training.updates=20", "training.validate_every=10", "training.learning_rate=0.05"
+    )
+    translations = []
+    translate = run.validation._translate
+    run.validation._translate = lambda model: translations.append((copy.deepcopy(model), translate(model))) or []
+    run.train()
+    assert len(translations) == 2
+    for model, lines in translations:
+        assert translate(model.eval()) == lines
