@@ -23,10 +23,6 @@ from gma.terminal import byte_bar
 CHECKSUMS = "checksums.json"
 
 
-class DownloadError(UserError, ValueError):
-    """A corpus could not be made ready; the message says which file, why, and what to do."""
-
-
 class Remote(NamedTuple):
     """A file on a server; `sha256` only where it is known for certain."""
 
@@ -117,7 +113,7 @@ def download(
     A checksum that is not known beforehand is recorded in checksums.json at the first download, and checked after.
     """
     if name not in corpora:
-        raise DownloadError(f"name: expected one of {', '.join(corpora)}, got {name!r}")
+        raise UserError(f"name: expected one of {', '.join(corpora)}, got {name!r}")
     corpus = corpora[name]
     folder = Path(folder) / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +140,7 @@ class _Checksums:
         try:
             self._known = json.loads(path.read_text("utf-8")) if path.exists() else {}
         except ValueError as error:
-            raise DownloadError(f"{path}: damaged ({error}); delete it to record the checksums anew") from error
+            raise UserError(f"{path}: damaged ({error}); delete it to record the checksums anew") from error
 
     def get(self, name: str) -> str | None:
         return self._known.get(name)
@@ -158,7 +154,7 @@ class _Checksums:
 def _check(path: Path, expected: str | None) -> str:
     found = sha256_of(path)
     if expected is not None and found != expected:
-        raise DownloadError(
+        raise UserError(
             f"{path}: wrong checksum: expected SHA-256 {expected}, got {found}; delete the file to fetch it again, "
             f"and its entry in {CHECKSUMS} if it is right as it is"
         )
@@ -206,16 +202,16 @@ def _extract(archive: Path, names: set[str], folder: Path) -> None:
                 if name not in names:
                     continue
                 if not member.isreg() or name in found:
-                    raise DownloadError(f"{archive}: expected one plain file {name}, got a link or a second one")
+                    raise UserError(f"{archive}: expected one plain file {name}, got a link or a second one")
                 found.add(name)
                 with open(folder / name, "wb") as output:
                     _write_text(tar.extractfile(member), output, is_sgm=name.endswith(".sgm"))
                 if found == names:
                     break
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DownloadError(f"{archive}: damaged ({error}); delete it to fetch it again") from error
+        raise UserError(f"{archive}: damaged ({error}); delete it to fetch it again") from error
     if found != names:
-        raise DownloadError(f"{archive}: expected {', '.join(sorted(names - found))} in it; is it the right archive?")
+        raise UserError(f"{archive}: expected {', '.join(sorted(names - found))} in it; is it the right archive?")
 
 
 def _write_text(source: BinaryIO, output: BinaryIO, *, is_sgm: bool) -> None:
@@ -239,9 +235,7 @@ def _check_lines(folder: Path, pairs: Iterable[tuple[Member, ...]]) -> None:
         counts = {member.name: _lines(folder / member.name) for member in members}
         if len(set(counts.values())) > 1:
             told = " and ".join(f"{name} has {count:,}" for name, count in counts.items())
-            raise DownloadError(
-                f"expected the same number of lines: {told}; delete {members[0].archive} to fetch it again"
-            )
+            raise UserError(f"expected the same number of lines: {told}; delete {members[0].archive} to fetch it again")
 
 
 def _lines(path: Path) -> int:

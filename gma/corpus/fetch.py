@@ -28,10 +28,6 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 Report = Callable[[int, int | None], object]
 
 
-class FetchError(UserError, OSError):
-    """A file could not be had; the message names its address, what happened and what to do."""
-
-
 class _Interrupted(Exception):
     """Worth another try."""
 
@@ -67,7 +63,7 @@ def fetch(
         report: called with bytes done and bytes in all, if known.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise FetchError(f"{url}: expected an address that starts with http:// or https://")
+        raise UserError(f"{url}: expected an address that starts with http:// or https://")
     part = _Part(url, Path(path))
     resumed = part.size > 0
     while True:
@@ -79,7 +75,7 @@ def fetch(
         part.discard()
         # an old part may have been damaged on disk: once more, from the start
         if not resumed:
-            raise FetchError(
+            raise UserError(
                 f"{url}: wrong checksum: expected SHA-256 {sha256}, got {found}; the file on the server is another one "
                 "or was damaged on the way. Try again later"
             )
@@ -139,7 +135,7 @@ def _complete(part: _Part, wait: float, report: Report) -> None:
         attempt = 1 if part.size > before else attempt + 1
         if attempt >= ATTEMPTS:
             kept = f"; {part.size:,} bytes are kept, run the command again to go on" if part.size else ""
-            raise FetchError(f"{part.url}: gave up after {attempt} attempts in a row: {reason}{kept}")
+            raise UserError(f"{part.url}: gave up after {attempt} attempts in a row: {reason}{kept}")
         time.sleep(wait * 2 ** (attempt - 1))
 
 
@@ -161,7 +157,7 @@ def _request(part: _Part, report: Report) -> None:
             raise _Changed from error
         if error.code in _PASSING:
             raise _Interrupted(f"the server answered {error.code} {error.reason}") from error
-        raise FetchError(
+        raise UserError(
             f"{part.url}: the server answered {error.code} {error.reason}; has the file moved? Look for it by hand and "
             f"put it where it belongs: {part.path.with_name(part.path.name.removesuffix('.part'))}"
         ) from error
@@ -173,7 +169,7 @@ def _request(part: _Part, report: Report) -> None:
 
 def _receive(part: _Part, response, start: int, report: Report) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise FetchError(f"{part.url}: the server sends it compressed against the request; fetch it by hand")
+        raise UserError(f"{part.url}: the server sends it compressed against the request; fetch it by hand")
     length = response.headers.get("Content-Length")
     length = int(length) if length and length.isdigit() else None
     if start and response.status == 206:
@@ -183,7 +179,7 @@ def _receive(part: _Part, response, start: int, report: Report) -> None:
         total, start = length, 0
         part.restart(_Version(part.url, response.headers.get("ETag"), response.headers.get("Last-Modified"), total))
     if total is not None and shutil.disk_usage(part.path.parent).free < total - start:
-        raise FetchError(
+        raise UserError(
             f"{part.url}: needs {total - start:,} bytes more, and the disk of {part.path.parent} has "
             f"{shutil.disk_usage(part.path.parent).free:,}; make room and run the command again to go on"
         )
@@ -197,7 +193,7 @@ def _receive(part: _Part, response, start: int, report: Report) -> None:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                raise FetchError(
+                raise UserError(
                     f"{part.path}: no space left on the disk; make room and run the command again to go on"
                 ) from error
             done += len(block)

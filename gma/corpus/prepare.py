@@ -39,10 +39,6 @@ COUNTED_WORDS = {"bpe": 1 << 17, "word": 1 << 20}
 PARTIAL = ".partial-"
 
 
-class PrepareError(UserError, ValueError):
-    """The settings and the text give no corpus; the message says why and what to do."""
-
-
 @dataclass
 class SideSummary:
     """Of one side of a split: ids without EOS, and how many of them are UNK."""
@@ -123,7 +119,7 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
     """
     output = Path(output)
     check_free_for([CORPUS], output, "choose another data.folder, or another --output")
-    busy = PrepareError(f"another process is preparing {output}; wait for it, or choose another data.folder")
+    busy = UserError(f"another process is preparing {output}; wait for it, or choose another data.folder")
     with locked(output, busy):
         for leftover in output.glob(f"{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -182,7 +178,7 @@ class _Preparation:
                 sides = ([root / path for path in getattr(files, side)] for side in SIDES)
                 texts[name] = self._text(name, *sides)
         if "train" not in texts:
-            raise PrepareError(
+            raise UserError(
                 "data.train.source: expected at least one file, got none; name the files of the training text, or set "
                 "data.generated to a number of sentences"
             )
@@ -251,7 +247,7 @@ class _Preparation:
         summary.dropped["empty"] += text.empty
         summary.source, summary.target = (SideSummary(writer.tokens, writer.unknown) for writer in writers)
         if not summary.kept:
-            raise PrepareError(
+            raise UserError(
                 f"data.{name}: no pair is left of {summary.read:,} read (dropped: {_reasons(summary.dropped)}); "
                 "check the files, data.max_length and data.max_ratio"
             )

@@ -19,10 +19,6 @@ SPLITS = ("train", *HELD_OUT)
 FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("de", "en"))
 
 
-class TatoebaError(UserError, ValueError):
-    """A file that is not what it should be; the message says why and what to do."""
-
-
 def unpack(folder: Path) -> None:
     """Write train, valid and test .de and .en beside the archive in `folder`, unless they are there."""
     if all((folder / name).exists() for name in FILES):
@@ -56,9 +52,9 @@ def _pairs(archive: Path) -> list[tuple[str, str]]:
             # only a line feed ends a line: a sentence may hold another separator
             lines = [line.rstrip("\r") for line in file.read(MEMBER).decode("utf-8").removesuffix("\n").split("\n")]
     except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:
-        raise TatoebaError(f"{archive}: expected a zip file with {MEMBER} in it ({error}); fetch it again") from error
+        raise UserError(f"{archive}: expected a zip file with {MEMBER} in it ({error}); fetch it again") from error
     columns = [line.split("\t") for line in lines]
     short = next((number for number, line in enumerate(columns, start=1) if len(line) < 2), None)
     if short is not None:
-        raise TatoebaError(f"{archive}: line {short} of {MEMBER} has no tab; expected English, tab, German")
+        raise UserError(f"{archive}: line {short} of {MEMBER} has no tab; expected English, tab, German")
     return [(" ".join(german.split()), " ".join(english.split())) for english, german, *_ in columns]

@@ -7,14 +7,12 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from gma.evaluation import figures as plotting
-from gma.evaluation.figures import CurvePoint
+from gma.evaluation.figures import CurvePoint, quality_latency, save, step_shares
 from gma.model import directory
 from gma.paper import published
-from gma.paper import tables as reproduction_tables
 from gma.paper.results import Results
 from gma.paper.systems import GMA, GMA_PRINTED, WAIT_K, System, budget_of
-from gma.paper.tables import TRUTH, ReportTable
+from gma.paper.tables import TRUTH, ReportTable, tables_of
 from gma.storage import atomic
 
 NAME = "reproduction"
@@ -42,14 +40,14 @@ PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
 
 def write(results: Results, folder: Path) -> list[Path]:
     """All into `folder`, in files whose names begin with `NAME`."""
-    tables = reproduction_tables.tables(results)
+    tables = tables_of(results)
     paths = [folder / f"{NAME}.md"]
     figures = _figures(results)
     for table in tables:
         paths.append(folder / f"{NAME}-{table.name}.csv")
         atomic.replace_text(paths[-1], table.csv())
     for name, figure in figures.items():
-        paths += plotting.save(figure, folder / f"{NAME}-{name}")
+        paths += save(figure, folder / f"{NAME}-{name}")
     atomic.replace_text(paths[0], markdown(results, tables, figures))
     return paths
 
@@ -109,16 +107,16 @@ def _figures(results: Results) -> dict[str, Figure]:
     # those that stream first, so that each has the same colour in all figures
     systems = sorted(results.group("systems"), key=lambda system: not system.symbol)
     if systems:
-        drawn["curve"] = plotting.quality_latency(_curves(results, systems, "al"))
+        drawn["curve"] = quality_latency(_curves(results, systems, "al"))
     # one that waits for everything would squeeze all others together
     streaming = [system for system in systems if system.symbol]
     if streaming:
-        drawn["cw"] = plotting.quality_latency(_curves(results, streaming, "cw"), metric="consecutive wait CW")
-    similar = reproduction_tables.similar_lag(results)
-    if similar:
-        shares = {f"{row.system.title}, {row.setting}": reproduction_tables.steps_of(row).shares for row in similar}
-        truth = reproduction_tables.true_steps(results)
-        drawn["steps"] = plotting.step_shares(shares if truth is None else {**shares, TRUTH: truth.shares})
+        drawn["cw"] = quality_latency(_curves(results, streaming, "cw"), metric="consecutive wait CW")
+    if results.steps:
+        shares = {f"{row.system.title}, {row.setting}": sizes.shares for row, sizes in results.steps}
+        if results.true_steps is not None:
+            shares[TRUTH] = results.true_steps.shares
+        drawn["steps"] = step_shares(shares)
     return drawn
 
 

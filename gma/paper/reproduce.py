@@ -1,10 +1,7 @@
 """The work behind `gma reproduce`: every system of the paper trained, swept and compared. What was cut off goes on."""
 
-import json
 import shlex
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from rich.console import Console
 from gma import config
 from gma.config import Config
 from gma.config.toml import toml_value
-from gma.errors import UserError
 from gma.evaluation import sweep
 from gma.evaluation.evaluate import compare_logs
 from gma.evaluation.inputs import load_gold, load_log
@@ -25,7 +21,8 @@ from gma.paper import report, systems
 from gma.paper.equal_lag import Comparison, nearest_setting
 from gma.paper.results import Results, Row, Training
 from gma.paper.systems import GMA, WAIT_K, Model, System
-from gma.storage import atomic, foreign, tensor_file
+from gma.paper.times import Times
+from gma.storage import foreign, tensor_file
 from gma.terminal import say
 from gma.training import run, segmenter
 
@@ -103,7 +100,10 @@ class Reproduction:
         """Make the model directory, or go on making it."""
         if model.under is not None:
             self.train(self.model(model.under))
-            self._segment(model)
+            # unless that was done with the same weights
+            under, folder = self.folder / model.under, self.folder / model.name
+            if not _is_segmented(under, folder):
+                segmenter.segment(under, folder, self.console, limit=SEGMENTED)
             return
         outcome = run.train(self.config_of(model), self.folder / model.name, self.console)
         if outcome.signal:
@@ -144,14 +144,8 @@ class Reproduction:
         missing = [model for system in remaining for model in system.models if model.name not in finished]
         if not missing or not finished:
             return ""
-        mean = sum(seconds["wall"] for seconds in finished.values()) / len(finished)
+        mean = sum(spent.wall for spent in finished.values()) / len(finished)
         return f", about {timedelta(seconds=round(mean * len(missing)))} left"
-
-    def _segment(self, model: Model) -> None:
-        """Put a segmenter on the model under this one, unless that was done with the same weights."""
-        under, folder = self.folder / model.under, self.folder / model.name
-        if not _is_segmented(under, folder):
-            segmenter.segment(under, folder, self.console, limit=SEGMENTED)
 
     def _rows(self, system: System, points: dict[tuple[str, float | None], Point]) -> list[Row]:
         """Of a system; none unless every point is there."""
@@ -169,8 +163,8 @@ class Reproduction:
         ours, theirs = ([row for row in rows if row.system.name == name] for name in (GMA, WAIT_K))
         if not ours or not theirs:
             return [], []
-        swept, model = {row.point.delta: row.point for row in ours}, ours[0].model
-        tried: dict[float, Point] = dict(swept)
+        swept, model = {row.point.delta: row.point for row in ours if row.point.delta is not None}, ours[0].model
+        tried = dict(swept)
 
         def lag_of(delta: float) -> float:
             found = self.measure(model, [delta], EQUAL_LAG)
@@ -217,47 +211,3 @@ def _is_segmented(under: Path, folder: Path) -> bool:
         return False
     before, now = (tensor_file.digest(place / directory.MODEL) for place in (folder, under))
     return before == now
-
-
-def _read_times(path: Path) -> dict[str, dict[str, float | None]]:
-    try:
-        times = foreign.read_json(path)
-        for seconds in times.values():
-            _ = seconds["wall"] + seconds["cpu"], seconds["goal"]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UnreadableTimes(f"{path} is not as this command writes it; delete it to count from now on") from error
-    return times
-
-
-class UnreadableTimes(UserError, ValueError):
-    """The record of the time spent is damaged; the message says what to do."""
-
-
-class Times:
-    """Seconds spent on each model until it was finished, over all calls that were not killed outright."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.spent: dict[str, dict[str, float | None]] = _read_times(path) if path.exists() else {}
-
-    def finished(self) -> dict[str, dict[str, float]]:
-        """Model → seconds by the clock (`wall`) and of all processors (`cpu`)."""
-        return {name: seconds for name, seconds in self.spent.items() if seconds["goal"] is not None}
-
-    @contextmanager
-    def of(self, name: str, goal: int) -> Iterator[None]:
-        """Add the time spent inside, unless `goal` updates were finished before: to find that out is not counted."""
-        wall, cpu = time.monotonic(), time.process_time()
-        before = self.spent.get(name, {"wall": 0.0, "cpu": 0.0, "goal": None})
-        reached = before["goal"]
-        try:
-            yield
-            reached = goal
-        finally:
-            if before["goal"] != goal:
-                self.spent[name] = {
-                    "wall": before["wall"] + time.monotonic() - wall,
-                    "cpu": before["cpu"] + time.process_time() - cpu,
-                    "goal": reached,
-                }
-                atomic.replace_text(self.path, json.dumps(self.spent, indent=2) + "\n")

@@ -17,10 +17,6 @@ REFERENCE = "ablation-gma"
 PRINTED, GMA_PRINTED = ("attention.width_rule=half",), "gma-printed"
 
 
-class UnknownSystem(UserError, ValueError):
-    """A system, or a recipe, that nothing is planned for; the message says what there is."""
-
-
 @dataclass(frozen=True)
 class Model:
     """A model to be trained.
@@ -146,7 +142,7 @@ def recipe_named(name: str) -> str:
     """The recipe of that name, or the only one that begins with it."""
     found = [recipe for recipe in BUDGETS if name and recipe.startswith(name)]
     if len(found) != 1:
-        raise UnknownSystem(f"nothing is planned for the recipe {name!r}; expected one of {', '.join(BUDGETS)}")
+        raise UserError(f"nothing is planned for the recipe {name!r}; expected one of {', '.join(BUDGETS)}")
     return found[0]
 
 
@@ -159,14 +155,14 @@ def choose(plan: Sequence[System], names: Sequence[str] = (), group: str | None 
     known = [system.name for system in plan]
     for name in names:
         if name not in known:
-            raise UnknownSystem(f"there is no system {name!r}; expected some of {', '.join(known)}")
+            raise UserError(f"there is no system {name!r}; expected some of {', '.join(known)}")
     if group is not None and group not in GROUPS:
-        raise UnknownSystem(f"--only is {group!r}; expected {' or '.join(GROUPS)}")
+        raise UserError(f"--only is {group!r}; expected {' or '.join(GROUPS)}")
     chosen = [
         system for system in plan if (not names or system.name in names) and (group is None or system.group == group)
     ]
     if not chosen:
-        raise UnknownSystem(f"none of {', '.join(names)} is among the {group}; leave out --systems or --only")
+        raise UserError(f"none of {', '.join(names)} is among the {group}; leave out --systems or --only")
     return chosen
 
 

@@ -5,10 +5,10 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gma.evaluation.evaluate import compare_logs
-from gma.evaluation.inputs import load_log
-from gma.metrics import BootstrapDifference, corpus_latency
-from gma.metrics.step_sizes import LARGEST, StepSizes, monotone_delays, step_sizes
+from tabulate import tabulate
+
+from gma.metrics import BootstrapDifference
+from gma.metrics.step_sizes import LARGEST, StepSizes
 from gma.paper import published
 from gma.paper.equal_lag import TOLERANCE
 from gma.paper.results import Results, Row
@@ -31,14 +31,14 @@ class ReportTable(NamedTuple):
     name: str
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str
 
     def markdown(self) -> str:
         """Text to the left, numbers to the right."""
-        ruler = tuple("---" if column.startswith(" ") else "---:" for column in self.columns)
-        lines = [tuple(column.strip() for column in self.columns), ruler, *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+        names, *rows = [[cell.strip().replace("|", r"\|") for cell in line] for line in (self.columns, *self.rows)]
+        sides = ["left" if column.startswith(" ") else "right" for column in self.columns]
+        return tabulate(rows, names, tablefmt="pipe", disable_numparse=True, colalign=sides)
 
     def csv(self) -> str:
         lines = io.StringIO()
@@ -48,7 +48,7 @@ class ReportTable(NamedTuple):
         return lines.getvalue()
 
 
-def tables(results: Results) -> list[ReportTable]:
+def tables_of(results: Results) -> list[ReportTable]:
     """Those that there are numbers for."""
     made = (
         curve(results),
@@ -131,7 +131,7 @@ def published_curve(results: Results) -> ReportTable:
 
 def equal_lag(results: Results) -> ReportTable:
     """GMA − wait-k where both lag equally."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in results.of(WAIT_K):
         found = [pair for pair in results.comparisons if pair.baseline == row.point]
         for pair in found:
@@ -229,12 +229,11 @@ def alignment(results: Results) -> ReportTable:
 def steps(results: Results) -> ReportTable:
     """The paper's step-size figure in numbers, and CW."""
     rows = []
-    for row in similar_lag(results):
+    for row, sizes in results.steps:
         latency = (f"{row.point.al:.2f}", f"{row.point.cw:.2f}")
-        rows.append((row.system.title, row.setting, *latency, *_step_cells(steps_of(row))))
-    truth = true_steps(results)
-    if rows and truth is not None:
-        rows.append((TRUTH, NOTHING, NOTHING, NOTHING, *_step_cells(truth)))
+        rows.append((row.system.title, row.setting, *latency, *_step_cells(sizes)))
+    if rows and results.true_steps is not None:
+        rows.append((TRUTH, NOTHING, NOTHING, NOTHING, *_step_cells(results.true_steps)))
     said = "; ".join(f"{system}: {words}" for system, words in published.STEPS.items())
     return ReportTable(
         "steps",
@@ -284,42 +283,10 @@ def models(results: Results) -> ReportTable:
     )
 
 
-def similar_lag(results: Results) -> list[Row]:
-    """Of every system that does not wait for everything, the row whose AL is nearest to wait-k's middle one.
-
-    A row without a written word, as of a model that failed, has no steps and is left out.
-    """
-    middle = results.of(WAIT_K)
-    if not middle:
-        return []
-    lag = middle[len(middle) // 2].point.al
-    moving = [results.of(system.name) for system in results.group("systems") if system.symbol]
-    wrote = [[row for row in rows if row.point.empty < row.point.sentences] for rows in moving]
-    return [min(rows, key=lambda row: abs(row.point.al - lag)) for rows in wrote if rows]
-
-
-def steps_of(row: Row) -> StepSizes:
-    return step_sizes([instance.delays for instance in load_log(row.log)])
-
-
-def true_steps(results: Results) -> StepSizes | None:
-    """Of writing each word as soon as its gold-aligned source words have been read."""
-    if results.gold is None or not results.rows:
-        return None
-    references = {instance.index: instance.reference.split() for instance in load_log(results.rows[0].log)}
-    return step_sizes(
-        [monotone_delays(results.gold[index].sure, len(words)) for index, words in sorted(references.items())]
-    )
-
-
 def _least_lag(results: Results) -> str:
-    """What a policy would lag that always knew what to wait for."""
-    if results.gold is None:
+    lag = results.least_lag
+    if lag is None:
         return ""
-    log = load_log(results.rows[0].log)
-    lengths = [len(instance.reference.split()) for instance in log]
-    delays = [monotone_delays(results.gold[instance.index].sure, length) for instance, length in zip(log, lengths)]
-    lag = corpus_latency(delays, [instance.source_length for instance in log], lengths, convention="word")
     return (
         f" To write every word as soon as its gold-aligned source words have been read is AL {lag.al:.2f}, DAL "
         f"{lag.dal:.2f}, CW {lag.cw:.2f} (word)."
@@ -345,8 +312,7 @@ def _variant_table(
         if row.system.name == REFERENCE:
             differences, agreement = (NOTHING, NOTHING), NOTHING
         else:
-            logs = (load_log(log) for log in (found[0].log, row.log))
-            differences = _difference(compare_logs(*logs)["bleu"])[:2]
+            differences = _difference(results.differences[row.model.name])[:2]
             same = {
                 "AL": (ours.paper_al - found[0].point.paper_al) * (said.al - published.REFERENCE.al) > 0,
                 "BLEU": (ours.bleu - found[0].point.bleu) * (said.bleu - published.REFERENCE.bleu) > 0,
@@ -407,7 +373,7 @@ def _range(rows: Sequence[Row], swept: bool = False) -> str:
     """The δ that a model was trained with, or is swept over."""
     if not rows:
         return ""
-    deltas = [row.point.delta for row in rows]
+    deltas = [row.point.delta for row in rows if row.point.delta is not None]
     if swept:
         return f"{min(deltas):g} to {max(deltas):g}"
     chosen = next(override for override in rows[0].model.overrides if override.startswith("attention.delta="))
@@ -421,4 +387,5 @@ def _step_cells(sizes: StepSizes) -> tuple[str, ...]:
 def _minutes(results: Results, *names: str) -> list[str]:
     """By the clock, and of all processors; nothing where a kill has left no record."""
     spent = [results.times[name] for name in names if name in results.times]
-    return [f"{sum(seconds[kind] for seconds in spent) / 60:.1f}" if spent else NOTHING for kind in ("wall", "cpu")]
+    sums = (sum(one.wall for one in spent), sum(one.cpu for one in spent))
+    return [f"{seconds / 60:.1f}" if spent else NOTHING for seconds in sums]

@@ -12,10 +12,6 @@ HISTORY = "history.jsonl"
 REMEDY = "repair or delete that line"
 
 
-class HistoryError(UserError, ValueError):
-    """A history that cannot be read; the message names the line."""
-
-
 class History:
     """`history.jsonl` and `tensorboard/` in a run's folder. Every record has `kind` and `update`."""
 
@@ -50,7 +46,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise HistoryError(f"{path}: cannot be read ({error.strerror}); put it right, or delete it") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); put it right, or delete it") from error
     records = []
     for number, line in enumerate(lines, 1):
         try:
@@ -58,8 +54,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         except foreign.ForeignFile as error:
             if number == len(lines):
                 break
-            raise HistoryError(f"{error}; {REMEDY}") from error
+            raise UserError(f"{error}; {REMEDY}") from error
         if not isinstance(record, dict) or "kind" not in record or not isinstance(record.get("update"), int):
-            raise HistoryError(f"{path}, line {number}: expected an object with `kind` and `update`; {REMEDY}")
+            raise UserError(f"{path}, line {number}: expected an object with `kind` and `update`; {REMEDY}")
         records.append(record)
     return records

@@ -46,10 +46,6 @@ FREE = {
 }
 
 
-class RunError(UserError, RuntimeError):
-    """The folder cannot be trained in; the message says why and what to do."""
-
-
 def train(config: Config, folder: Path, console: Console) -> Outcome:
     """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
     data = Path(config.data.folder)
@@ -122,7 +118,7 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
         if wanted[key] != prepared.get(key)
     ]
     if different:
-        raise RunError(
+        raise UserError(
             f"{folder} was prepared with other settings: {'; '.join(sorted(different))}. Run `gma prepare` with "
             "yours, choose another data.folder, or use the settings it was prepared with"
         )
@@ -150,7 +146,7 @@ def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, 
 
 
 def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """RunError unless a checkpoint's identity is this run's."""
+    """UserError unless a checkpoint's identity is this run's."""
     keys = sorted(before["settings"].keys() | now["settings"].keys())
     # a setting that an older version did not have was what it is by default
     pairs = [(key, before["settings"].get(key, _default(key)), now["settings"].get(key)) for key in keys]
@@ -163,7 +159,7 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
         different.append("the prepared corpus in data.folder is another one")
     if different:
         free = sorted(FREE - {"training.accumulation"} - now["settings"].keys())
-        raise RunError(
+        raise UserError(
             f"{folder} holds a run with another config: {'; '.join(different)}. Choose another --folder, or leave "
             f"these as they were. Free to change are {', '.join(free)}"
         )
@@ -192,7 +188,7 @@ def _report(outcome: Outcome, folder: Path, console: Console) -> None:
 
 
 def _newest(folder: Path, save_every: int, console: Console) -> Checkpoint | None:
-    """The checkpoint to go on from; RunError where there is none and starting over would overwrite a model."""
+    """The checkpoint to go on from; UserError where there is none and starting over would overwrite a model."""
     model = folder / directory.MODEL
     atomic.remove_temporaries(folder)
     checkpoint = CheckpointFolder(folder / CHECKPOINTS, keep=1).newest(
@@ -201,9 +197,9 @@ def _newest(folder: Path, save_every: int, console: Console) -> Checkpoint | Non
     if checkpoint is None and model.exists():
         updates = [record["update"] for record in history.read(folder / history.HISTORY)]
         if not updates:
-            raise RunError(f"{model} was not trained here, and training would overwrite it; choose another --folder")
+            raise UserError(f"{model} was not trained here, and training would overwrite it; choose another --folder")
         if max(updates) >= save_every:
-            raise RunError(
+            raise UserError(
                 f"{model} was trained here, but {folder / CHECKPOINTS} has no checkpoint to go on from, and starting "
                 "over would overwrite it; choose another --folder, or delete the model"
             )
@@ -212,5 +208,5 @@ def _newest(folder: Path, save_every: int, console: Console) -> Checkpoint | Non
 
 def _alone(folder: Path, world: World) -> contextlib.AbstractContextManager:
     """Keep a second run out of the folder; one process of this one is enough for that."""
-    busy = RunError(f"another process is training in {folder}; wait for it, or choose another --folder")
+    busy = UserError(f"another process is training in {folder}; wait for it, or choose another --folder")
     return locked(folder, busy) if world.is_first else contextlib.nullcontext()

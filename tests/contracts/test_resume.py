@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from gma import config
+from gma.errors import UserError
 from gma.storage import tensor_file
 from gma.training.checkpoint import CheckpointError
-from gma.training.history import History, HistoryError, read
-from gma.training.run import FREE, RunError
+from gma.training.history import History, read
+from gma.training.run import FREE
 from gma.training.trainer import State
 from tests.support import tiny_run
 
@@ -152,7 +153,7 @@ def test_a_checkpoint_of_a_version_with_fewer_settings_goes_on(corpus, whole, tm
     assert record["identity"]["settings"].pop("attention.diagonal_weight") == 0.0
     record["state"]["window"].pop()
     tensor_file.write(path, tensors, record)
-    with pytest.raises(RunError, match=r"attention\.diagonal_weight was 0\.0 and is 0\.1"):
+    with pytest.raises(UserError, match=r"attention\.diagonal_weight was 0\.0 and is 0\.1"):
         tiny_run.train(corpus, tmp_path, "training.updates=25", "attention.diagonal_weight=0.1")
     assert tiny_run.train(corpus, tmp_path, "training.updates=25").update == 25
 
@@ -161,7 +162,7 @@ def test_a_run_without_its_checkpoints_is_not_begun_anew(corpus, whole, tmp_path
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "checkpoints")
     model = (tmp_path / "model.safetensors").read_bytes()
-    with pytest.raises(RunError, match="no checkpoint to go on from"):
+    with pytest.raises(UserError, match="no checkpoint to go on from"):
         tiny_run.train(corpus, tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == model
     assert len(read(tmp_path / "history.jsonl")) == len(read(whole / "history.jsonl"))
@@ -184,28 +185,28 @@ def test_more_updates_continue_as_if_asked_for_at_once(corpus, whole, tmp_path):
 )
 def test_another_config_is_refused_by_name(corpus, whole, changes, named):
     for message in named:
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(UserError, match=message):
             tiny_run.train(corpus, whole, *changes)
 
 
 def test_what_is_named_as_free_to_change_is(corpus, whole):
-    with pytest.raises(RunError) as refusal:
+    with pytest.raises(UserError) as refusal:
         tiny_run.train(corpus, whole, "training.accumulation=2")
     assert "training.accumulation" not in str(refusal.value).partition("Free to change are ")[2]
 
 
 def test_a_rate_that_ends_with_the_updates_fixes_their_number(corpus, tmp_path):
     tiny_run.train(corpus, tmp_path, "training.schedule=linear", "training.updates=15")
-    with pytest.raises(RunError, match=r"training\.updates was 15 and is 16") as refusal:
+    with pytest.raises(UserError, match=r"training\.updates was 15 and is 16") as refusal:
         tiny_run.train(corpus, tmp_path, "training.schedule=linear", "training.updates=16")
     assert "training.updates" not in str(refusal.value).partition("Free to change are ")[2]
 
 
 def test_another_corpus_is_refused(corpus, whole, tmp_path):
     other = tiny_run.make_corpus(tmp_path / "other", "data.generated=401")
-    with pytest.raises(RunError, match=r"the prepared corpus in .* is another one"):
+    with pytest.raises(UserError, match=r"the prepared corpus in .* is another one"):
         tiny_run.train(other, whole, "data.generated=401")
-    with pytest.raises(RunError, match="generated is 400, and 401 there"):
+    with pytest.raises(UserError, match="generated is 400, and 401 there"):
         tiny_run.train(other, whole)
 
 
@@ -216,7 +217,7 @@ def test_free_settings_exist():
 
 def test_a_foreign_model_is_not_overwritten(corpus, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"precious")
-    with pytest.raises(RunError, match="was not trained here"):
+    with pytest.raises(UserError, match="was not trained here"):
         tiny_run.train(corpus, tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == b"precious"
 
@@ -226,7 +227,7 @@ def test_two_runs_do_not_share_a_folder(corpus, tmp_path):
     while tiny_run.last_update(tmp_path) < 1:
         time.sleep(0.001)
     try:
-        with pytest.raises(RunError, match="another process is training"):
+        with pytest.raises(UserError, match="another process is training"):
             tiny_run.train(corpus, tmp_path)
     finally:
         process.kill()
@@ -248,11 +249,11 @@ def test_a_history_with_a_wrong_line_is_refused_and_kept(tmp_path, line):
     record = '{"kind": "training", "update": 1, "loss": 1.0}\n'
     path = tmp_path / "history.jsonl"
     path.write_text(record + line + "\n" + record)
-    with pytest.raises(HistoryError, match="line 2"):
+    with pytest.raises(UserError, match="line 2"):
         History(tmp_path, 2)
     assert path.read_text() == record + line + "\n" + record
     path.write_bytes(b"\xff\n" + record.encode())
-    with pytest.raises(HistoryError, match="line 1"):
+    with pytest.raises(UserError, match="line 1"):
         read(path)
 
 

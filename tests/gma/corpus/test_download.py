@@ -13,8 +13,8 @@ from rich.console import Console
 from gma import config
 from gma.config import loading
 from gma.corpus import tatoeba
-from gma.corpus.download import CHECKSUMS, CORPORA, Corpus, DownloadError, Member, Remote, download
-from gma.corpus.fetch import FetchError
+from gma.corpus.download import CHECKSUMS, CORPORA, Corpus, Member, Remote, download
+from gma.errors import UserError
 from gma.storage.digest import sha256_of
 
 QUIET = Console(quiet=True)
@@ -64,16 +64,16 @@ def test_checksums_are_recorded_and_checked_after(site, tmp_path):
     (folder / "train.en").unlink()
     get(corpus, tmp_path / "data")
     path.write_bytes(b"other\n")
-    with pytest.raises(DownloadError, match=r"train\.en: wrong checksum.*delete the file"):
+    with pytest.raises(UserError, match=r"train\.en: wrong checksum.*delete the file"):
         get(corpus, tmp_path / "data")
     # gone, and another one on the server
     path.unlink()
     (folder / "train.en").write_bytes(b"changed\n")
-    with pytest.raises(FetchError, match="wrong checksum"):
+    with pytest.raises(UserError, match="wrong checksum"):
         get(corpus, tmp_path / "data")
     assert not path.exists()
     path.with_name(CHECKSUMS).write_text("{")
-    with pytest.raises(DownloadError, match=r"checksums\.json: damaged"):
+    with pytest.raises(UserError, match=r"checksums\.json: damaged"):
         get(corpus, tmp_path / "data")
 
 
@@ -82,13 +82,13 @@ def test_known_checksum_and_missing_file(site, tmp_path):
     (folder / "train.en").write_bytes(b"one\n")
     good = sha256_of(folder / "train.en")
     get(Corpus((Remote(f"{url}/train.en", good),)), tmp_path / "a")
-    with pytest.raises(FetchError, match=f"expected SHA-256 {'0' * 64}, got {good}"):
+    with pytest.raises(UserError, match=f"expected SHA-256 {'0' * 64}, got {good}"):
         get(Corpus((Remote(f"{url}/train.en", "0" * 64),)), tmp_path / "b")
-    with pytest.raises(FetchError, match=r"train\.vi: the server answered 404"):
+    with pytest.raises(UserError, match=r"train\.vi: the server answered 404"):
         get(Corpus((Remote(f"{url}/train.en"), Remote(f"{url}/train.vi"))), tmp_path / "c")
     # what was fetched before the error stays
     assert (tmp_path / "c" / "c" / "train.en").exists()
-    with pytest.raises(DownloadError, match="expected one of c, got 'd'"):
+    with pytest.raises(UserError, match="expected one of c, got 'd'"):
         download("d", tmp_path, QUIET, corpora={"c": Corpus(())})
 
 
@@ -143,7 +143,7 @@ def link(kind, name, target):
 def test_archives_that_are_refused(archives, tmp_path, members, message):
     folder, corpus = archives
     archive(folder / "a.tgz", members)
-    with pytest.raises(DownloadError, match=message):
+    with pytest.raises(UserError, match=message):
         get(corpus, tmp_path / "data")
     left = {file.name for file in (tmp_path / "data" / "c").iterdir()}
     assert not left & {"train.de", "train.en", ".unpacking"}
@@ -160,10 +160,10 @@ def test_paths_in_archives_are_not_followed(archives, tmp_path):
 def test_damaged_archive(archives, tmp_path):
     folder, corpus = archives
     (folder / "a.tgz").write_bytes((folder / "a.tgz").read_bytes()[:60])
-    with pytest.raises(DownloadError, match=r"a\.tgz: damaged .*delete it to fetch it again"):
+    with pytest.raises(UserError, match=r"a\.tgz: damaged .*delete it to fetch it again"):
         get(corpus, tmp_path / "data")
     (folder / "a.tgz").write_bytes(b"no archive")
-    with pytest.raises(DownloadError, match=r"a\.tgz: damaged"):
+    with pytest.raises(UserError, match=r"a\.tgz: damaged"):
         get(corpus, tmp_path / "other")
 
 

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gma.corpus import fetch as module
-from gma.corpus.fetch import FetchError, fetch
+from gma.corpus.fetch import fetch
+from gma.errors import UserError
 
 CONTENT = bytes(range(256)) * 400
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -130,7 +131,7 @@ def test_a_cut_encrypted_connection_is_continued(server, path, monkeypatch):
 
 def test_a_later_call_goes_on(server, path):
     server.cuts = [70_000] + [0] * 20
-    with pytest.raises(FetchError, match=r"gave up after 5 attempts.*cut.*70,000 bytes are kept"):
+    with pytest.raises(UserError, match=r"gave up after 5 attempts.*cut.*70,000 bytes are kept"):
         fetch(server.url, path, wait=0.0)
     assert not path.exists()
     server.cuts, server.log = [], []
@@ -163,7 +164,7 @@ def test_file_that_changed_between_two_calls(server, path, checks, etag, length)
     if etag is None:
         server.etag = None
     server.cuts = [1000] + [0] * 20
-    with pytest.raises(FetchError):
+    with pytest.raises(UserError):
         fetch(server.url, path, wait=0.0)
     server.cuts, server.checks, server.etag = [], checks, etag
     server.content = bytes(reversed(CONTENT * 2))[:length]
@@ -173,7 +174,7 @@ def test_file_that_changed_between_two_calls(server, path, checks, etag, length)
 
 def test_part_of_another_address_is_not_continued(server, path):
     server.cuts = [1000] + [0] * 20
-    with pytest.raises(FetchError):
+    with pytest.raises(UserError):
         fetch(server.url, path, wait=0.0)
     server.cuts, server.log = [], []
     fetch(server.url + "?other", path)
@@ -181,7 +182,7 @@ def test_part_of_another_address_is_not_continued(server, path):
 
 
 def test_wrong_checksum(server, path):
-    with pytest.raises(FetchError, match=rf"wrong checksum: expected SHA-256 0000, got {SHA256}"):
+    with pytest.raises(UserError, match=rf"wrong checksum: expected SHA-256 0000, got {SHA256}"):
         fetch(server.url, path, sha256="0000")
     assert not path.exists()
     assert left_over(path) == []
@@ -189,7 +190,7 @@ def test_wrong_checksum(server, path):
 
 def test_part_damaged_on_disk_is_fetched_anew(server, path):
     server.cuts = [1000] + [0] * 20
-    with pytest.raises(FetchError):
+    with pytest.raises(UserError):
         fetch(server.url, path, wait=0.0)
     server.cuts, server.log = [], []
     path.with_name("corpus.txt.part").write_bytes(b"?" * 1000)
@@ -210,7 +211,7 @@ def test_part_without_a_readable_note_is_void(server, path, note):
 @pytest.mark.parametrize("status", [404, 403, 410])
 def test_refusal_is_final(server, path, status):
     server.failures = [status] * 10
-    with pytest.raises(FetchError, match=rf"corpus\.txt: the server answered {status} .*by hand"):
+    with pytest.raises(UserError, match=rf"corpus\.txt: the server answered {status} .*by hand"):
         fetch(server.url, path, wait=0.0)
     assert len(server.log) == 1
     assert left_over(path) == []
@@ -220,7 +221,7 @@ def test_passing_failure_is_tried_again(server, path):
     server.failures = [503, 429, 500]
     assert fetch(server.url, path, wait=0.0) == SHA256
     server.failures = [503] * 20
-    with pytest.raises(FetchError, match="5 attempts in a row: the server answered 503"):
+    with pytest.raises(UserError, match="5 attempts in a row: the server answered 503"):
         fetch(server.url, path.with_name("other"), wait=0.0)
 
 
@@ -228,14 +229,14 @@ def test_waits_longer_every_time(server, path, monkeypatch):
     waits = []
     monkeypatch.setattr(module.time, "sleep", waits.append)
     server.failures = [503] * 20
-    with pytest.raises(FetchError):
+    with pytest.raises(UserError):
         fetch(server.url, path, wait=2.0)
     assert waits == [2.0, 4.0, 8.0, 16.0]
 
 
 def test_nobody_answers(server, path):
     server.close()
-    with pytest.raises(FetchError, match=r"5 attempts in a row: no connection"):
+    with pytest.raises(UserError, match=r"5 attempts in a row: no connection"):
         fetch(server.url, path, wait=0.0)
 
 
@@ -246,7 +247,7 @@ def test_length_unknown(server, path):
 
 def test_no_space(server, path, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(FetchError, match=rf"needs {len(CONTENT):,} bytes more, .* has 10; make room"):
+    with pytest.raises(UserError, match=rf"needs {len(CONTENT):,} bytes more, .* has 10; make room"):
         fetch(server.url, path)
     monkeypatch.undo()
 
@@ -255,12 +256,12 @@ def test_no_space(server, path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module, "open", lambda *arguments: Full(), raising=False)
-    with pytest.raises(FetchError, match="no space left"):
+    with pytest.raises(UserError, match="no space left"):
         fetch(server.url, path)
     assert json.loads(path.with_name("corpus.txt.part.json").read_text())["length"] == len(CONTENT)
 
 
 def test_only_http(path):
     for url in ("file:///etc/passwd", "ftp://host/x", "corpus.txt"):
-        with pytest.raises(FetchError, match="http://"):
+        with pytest.raises(UserError, match="http://"):
             fetch(url, path)

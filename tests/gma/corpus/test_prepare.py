@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gma.cli.app import app
 from gma.config import DataSettings
 from gma.corpus import generated as toy
-from gma.corpus.prepare import PARTIAL, PrepareError, prepare
+from gma.corpus.prepare import PARTIAL, prepare
 from gma.corpus.token_file import CorpusError, PreparedCorpus
 from gma.errors import UserError
 from gma.storage.lock import LOCK, locked
@@ -178,11 +178,11 @@ def test_scored_text_is_kept_as_it_was_given_so_that_the_rules_apply_once(raw, t
         ({"valid": (["a", ""], ["a", "b"]), "on_empty": "error"}, UserError, r"valid\.source\.txt, line 2: empty"),
         (
             {"train": ([""] * 3, ["a"] * 3)},
-            PrepareError,
+            UserError,
             r"data\.train: no pair is left of 3 read \(dropped: 3 empty\)",
         ),
-        ({"max_length": 1}, PrepareError, r"no pair is left of 20 read \(dropped: 20 length\).*max_length"),
-        ({"train": None, "valid": None}, PrepareError, r"data\.train\.source: expected at least one file"),
+        ({"max_length": 1}, UserError, r"no pair is left of 20 read \(dropped: 20 length\).*max_length"),
+        ({"train": None, "valid": None}, UserError, r"data\.train\.source: expected at least one file"),
     ],
 )
 def test_text_that_cannot_be_used(raw, tmp_path, change, error, message):
@@ -201,7 +201,7 @@ def test_missing_file(raw, tmp_path):
 
 def test_a_failed_run_leaves_the_older_corpus(raw, tmp_path):
     prepare(raw(test=(SOURCE[:1], TARGET[:1])), tmp_path / "out", QUIET)
-    with pytest.raises(PrepareError):
+    with pytest.raises(UserError):
         prepare(raw(max_length=1), tmp_path / "out", QUIET)
     assert PreparedCorpus.open(tmp_path / "out").splits == ["train", "valid", "test"]
     # and a good one takes its place, files that it does not have included

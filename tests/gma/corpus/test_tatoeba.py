@@ -7,6 +7,7 @@ from rich.console import Console
 
 from gma.corpus import tatoeba
 from gma.corpus.download import Corpus, download
+from gma.errors import UserError
 
 PAIRS = [(f"Satz {i // 2} auf Deutsch{'.' * (i % 3)}", f"Sentence {i // 3}.") for i in range(3000)]
 
@@ -63,12 +64,12 @@ def test_unpacked_behind_a_download(tmp_path):
 )
 def test_wrong_archives_are_named(tmp_path, text, member, complaint):
     write_archive(tmp_path, text, member)
-    with pytest.raises(tatoeba.TatoebaError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         tatoeba.unpack(tmp_path)
 
 
 def test_missing_archive_is_named(tmp_path):
-    with pytest.raises(tatoeba.TatoebaError, match=r"deu-eng\.zip: expected a zip file"):
+    with pytest.raises(UserError, match=r"deu-eng\.zip: expected a zip file"):
         tatoeba.unpack(tmp_path)
 
 

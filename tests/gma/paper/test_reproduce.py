@@ -11,10 +11,12 @@ from rich.console import Console
 from gma import config
 from gma.config import ConfigError
 from gma.corpus import generated, prepare
+from gma.errors import UserError
 from gma.evaluation import figures, sweep
 from gma.paper import published, reproduce, systems, tables
 from gma.paper.reproduce import Reproduction
-from gma.paper.systems import Budget, UnknownSystem
+from gma.paper.systems import Budget
+from gma.paper.times import Spent
 from gma.training import run
 from tests.support import tiny_model
 
@@ -79,7 +81,7 @@ def rows_of(files: dict[str, str], name: str) -> list[dict[str, str]]:
 def test_a_recipe_may_be_named_by_its_beginning():
     assert systems.recipe_named("multi30k") == "multi30k-de-en"
     for wrong in ("", "x", "multi30k-de-en-x"):
-        with pytest.raises(systems.UnknownSystem, match="expected one of generated, multi30k-de-en"):
+        with pytest.raises(UserError, match="expected one of generated, multi30k-de-en"):
             systems.recipe_named(wrong)
 
 
@@ -122,17 +124,17 @@ def test_choosing(names, group, expected):
 @pytest.mark.parametrize("content", ["", "[]", '{"gma": 3}', '{"gma": {"wall": 1.0}}', "\x00"])
 def test_a_damaged_record_of_times_is_named(tmp_path, content):
     (tmp_path / reproduce.TIMES).write_text(content)
-    with pytest.raises(reproduce.UnreadableTimes, match=r"times\.json is not as this command writes it; delete it"):
+    with pytest.raises(UserError, match=r"times\.json is not as this command writes it; delete it"):
         Reproduction("generated", tmp_path, Console(quiet=True))
 
 
 def test_what_there_is_not_is_refused_by_name(tmp_path, monkeypatch, capsys):
     plan = systems.plan("generated")
-    with pytest.raises(UnknownSystem, match="there is no system 'gna'; expected some of offline, wait-k"):
+    with pytest.raises(UserError, match="there is no system 'gna'; expected some of offline, wait-k"):
         systems.choose(plan, ["gna"])
-    with pytest.raises(UnknownSystem, match="--only is 'all'; expected systems or ablations"):
+    with pytest.raises(UserError, match="--only is 'all'; expected systems or ablations"):
         systems.choose(plan, group="all")
-    with pytest.raises(UnknownSystem, match="none of gma is among the ablations"):
+    with pytest.raises(UserError, match="none of gma is among the ablations"):
         systems.choose(plan, ["gma"], "ablations")
     assert tiny_model.command(monkeypatch, "reproduce", "--recipe", "iwslt15-en-vi", "--folder", tmp_path / "x") == 2
     assert "nothing is planned for the recipe 'iwslt15-en-vi'" in capsys.readouterr().err
@@ -244,8 +246,8 @@ def test_the_time_left_is_that_of_the_models_left(tmp_path):
     chosen = systems.choose(work.plan, ["offline", "wait-k", "gma"])
     assert work.time_left(chosen) == ""
     work.times.spent = {
-        "offline": {"wall": 60.0, "cpu": 1.0, "goal": 6},
-        "gma": {"wall": 1e6, "cpu": 1.0, "goal": None},
+        "offline": Spent(60.0, 1.0, 6),
+        "gma": Spent(1e6, 1.0, None),
     }
     assert work.time_left(chosen[1:]) == ", about 0:02:00 left"
 

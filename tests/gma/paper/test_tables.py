@@ -1,5 +1,6 @@
 """Tables of a reproduction whose points are made up."""
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import pytest
 from gma import config
 from gma.evaluation.sweep import Point
 from gma.metrics import BootstrapDifference
-from gma.paper import published, systems
-from gma.paper import tables as reproduction_tables
+from gma.paper import published, systems, tables
 from gma.paper.equal_lag import Comparison
 from gma.paper.results import Results, Row, Training
 from gma.paper.tables import NOTHING, ReportTable
+from gma.paper.times import Spent
 
 NEAREST = "nearest there is"
 KINDS = {"str": "", "int": 0, "float": 1.0, "float | None": None}
@@ -53,12 +54,12 @@ def results() -> Results:
         unmatched=(waits[0],),
         gold=None,
         training={"gma": Training(1000, 20, 1.5)},
-        times={"gma": {"wall": 120.0, "cpu": 60.0}, "equal-lag": {"wall": 60.0, "cpu": 6.0}},
+        times={"gma": Spent(120.0, 60.0, 20), "equal-lag": Spent(60.0, 6.0, 20)},
     )
 
 
 def test_equal_lag(results):
-    table, dal = reproduction_tables.equal_lag(results), ("1.00", "1.00")
+    table, dal = tables.equal_lag(results), ("1.00", "1.00")
     assert all(len(cells) == len(table.columns) for cells in table.rows)
     assert table.rows == [
         ("k = 1", NOTHING, "1.00", NOTHING, *dal[:1], NOTHING, "51.00", *[NOTHING] * 4, "no such δ"),
@@ -70,7 +71,7 @@ def test_equal_lag(results):
 
 
 def test_published_numbers_stand_beside_ours_and_say_why_they_are_not_comparable(results):
-    table = reproduction_tables.published_curve(results)
+    table = tables.published_curve(results)
     ours, theirs = table.rows[:3], table.rows[3:]
     assert [cells[0] for cells in ours] == ["generated (ours)"] * 3
     assert len(theirs) == sum(map(len, published.CURVES.values()))
@@ -83,29 +84,29 @@ def test_published_numbers_stand_beside_ours_and_say_why_they_are_not_comparable
 
 
 def test_alignment_at_three_levels(results):
-    table = reproduction_tables.alignment(results)
+    table = tables.alignment(results)
     assert [row[:2] for row in table.rows] == [("low", "δ = 0"), ("mid", "δ = 1"), ("high", "δ = 3")]
     assert table.rows[0][3:] == ("0.30", "0.20", "90.0%", "0.49", "81.0%")
 
 
 def test_similar_lag_takes_each_system_s_nearest_point_and_leaves_out_what_waits_for_all(results):
-    found = reproduction_tables.similar_lag(results)
+    found = results.similar_lag
     assert [(row.system.name, row.setting) for row in found] == [("wait-k", "k = 3"), ("gma", "δ = 1")]
 
 
 def test_rows_without_a_word_have_no_steps(results):
     silent = [row("mu", 0.5, al=3.0, empty=1), row("mma-h", None, al=3.0, empty=1), row("mu", 0.7, al=9.0)]
-    found = reproduction_tables.similar_lag(replace(results, rows=(*results.rows, *silent)))
+    found = replace(results, rows=(*results.rows, *silent)).similar_lag
     assert [(row.system.name, row.setting) for row in found][2:] == [("mu", "θ = 0.7")]
 
 
 def test_a_model_whose_time_was_not_recorded(results):
-    table = reproduction_tables.models(replace(results, training={**results.training, "wait-k": Training(1, 2, 3.0)}))
+    table = tables.models(replace(results, training={**results.training, "wait-k": Training(1, 2, 3.0)}))
     assert table.rows[1] == ("wait-k", "1", "2", "3.000", NOTHING, NOTHING)
 
 
 def test_times_are_summed_up(results):
-    table = reproduction_tables.models(results)
+    table = tables.models(results)
     assert [(row[0], *row[-2:]) for row in table.rows] == [
         ("gma", "2.0", "1.0"),
         ("equal-lag", "1.0", "0.1"),
@@ -115,10 +116,13 @@ def test_times_are_summed_up(results):
 
 def test_a_table_as_markdown_and_as_csv():
     table = ReportTable("x", "X", (" name", "p > |x|"), [("a, b", "1.0"), ("c", NOTHING)], "")
-    assert table.markdown() == "| name | p > \\|x\\| |\n| --- | ---: |\n| a, b | 1.0 |\n| c | – |"
+    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.markdown().splitlines()]
+    assert lines[0] == ["name", r"p > \|x\|"]
+    assert re.fullmatch(r"\|:-+\|-+:\|", table.markdown().splitlines()[1])
+    assert lines[2:] == [["a, b", "1.0"], ["c", "–"]]
     assert table.csv() == 'name,p > |x|\n"a, b",1.0\nc,\n'
 
 
 def test_what_is_not_there_makes_no_table(results):
     few = replace(results, rows=results.rows[:1], comparisons=(), unmatched=(), training={})
-    assert [table.name for table in reproduction_tables.tables(few)] == ["curve"]
+    assert [table.name for table in tables.tables_of(few)] == ["curve"]
