@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import ValidationError
 
 from gma.config.settings import (
-    POLICIES,
+    POLICY_KEYS,
     TOKENIZERS,
     AttentionSettings,
     Config,
@@ -152,10 +152,10 @@ def _override(given: dict, origins: dict[str, str], override: str) -> None:
 
 def _governed(key: str, value: Any, table: dict) -> Iterable[str]:
     """Keys of the same section, in `table`, that a choice on the command line resets."""
-    if key == "attention.policy" and isinstance(value, str) and value in POLICIES:
+    if key == "attention.policy" and isinstance(value, str) and value in POLICY_KEYS:
         changed = value != table.get("policy", AttentionSettings.model_fields["policy"].default)
         # what is called delta is another thing with another policy
-        kept = {"policy", *POLICIES[value]} - ({"delta"} if changed else set())
+        kept = {"policy", *POLICY_KEYS[value]} - ({"delta"} if changed else set())
         return set(AttentionSettings.model_fields) - kept
     return GOVERNED.get(key, ())
 

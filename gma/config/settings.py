@@ -25,7 +25,7 @@ TOKENIZERS = {
     "word": {"joint": False, "vocabulary_size": 0, "minimum_frequency": 5, "split_punctuation": False},
 }
 # which keys of [attention] each policy uses; giving another one is an error
-POLICIES = {
+POLICY_KEYS = {
     "gaussian": ("delta", "prior", "width_rule", "positions", "convention", "sharing", "diagonal_weight", "backend"),
     "gain": ("delta", "backend"),
     "wait_k": ("delta", "catch_up", "backend"),
@@ -165,7 +165,7 @@ class ModelSettings(Settings):
 
 class AttentionSettings(Settings):
     choosers: ClassVar = {
-        "policy": {policy: {} for policy in POLICIES} | {"gain": {"delta": (0.05, 1.0)}, "wait_k": {"delta": 3.0}}
+        "policy": {policy: {} for policy in POLICY_KEYS} | {"gain": {"delta": (0.05, 1.0)}, "wait_k": {"delta": 3.0}}
     }
 
     policy: Literal["gaussian", "gain", "wait_k", "monotonic", "offline"] = "gaussian"
@@ -199,8 +199,8 @@ class AttentionSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> "AttentionSettings":
         for key in self.model_fields_set - {"policy"}:
-            if key not in POLICIES[self.policy]:
-                users = [policy for policy, keys in POLICIES.items() if key in keys]
+            if key not in POLICY_KEYS[self.policy]:
+                users = [policy for policy, keys in POLICY_KEYS.items() if key in keys]
                 raise Impossible(
                     key,
                     getattr(self, key),
@@ -420,7 +420,7 @@ class Config(Settings):
     def values(self) -> dict[str, dict[str, Any]]:
         """Section -> key -> plain value, without the keys that the chosen policy does not use."""
         values = self.model_dump()
-        used = ("policy", *POLICIES[self.attention.policy])
+        used = ("policy", *POLICY_KEYS[self.attention.policy])
         values["attention"] = {key: value for key, value in values["attention"].items() if key in used}
         return values
 

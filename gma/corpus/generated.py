@@ -13,25 +13,14 @@ from gma.corpus import generated_lexicon as lexicon
 
 HELD_OUT = 500
 _COLUMNS = {"m": 0, "f": 1, "n": 2, "plural": 3}
-_VERB_WORDS = lexicon.verb_words()
 
 
-class ToyPair(NamedTuple):
+class GeneratedPair(NamedTuple):
     """A sentence pair; `alignment` holds the true links (source word, target word), counted from 0."""
 
     source: str
     target: str
     alignment: frozenset[tuple[int, int]]
-
-
-class Statistics(NamedTuple):
-    sentences: int
-    source_types: int
-    target_types: int
-    source_length: float  # mean, in words
-    target_length: float
-    moved_verbs: float  # share of the sentences in which a verb moves 3 places or more
-    waiting: float  # mean lagging (AL, in words) of a translator that waits for exactly the aligned words
 
 
 class Phrase(NamedTuple):
@@ -56,27 +45,27 @@ COMMA = Phrase((",",), (",",), ((0, 0),))
 DROPPED_COMMA = Phrase((",",), (), ())
 
 
-def generate(sentences: int, seed: int) -> list[ToyPair]:
+def generate(sentences: int, seed: int) -> list[GeneratedPair]:
     """Distinct sentence pairs; the first n are the same whatever the number, on every platform and Python."""
     if sentences < 0:
         raise ValueError(f"sentences is {sentences}; expected 0 or more")
     grammar = _Grammar(seed)
-    pairs: dict[str, ToyPair] = {}
+    pairs: dict[str, GeneratedPair] = {}
     while len(pairs) < sentences:
         phrase = grammar.sentence()
         source = " ".join(phrase.source)
         if source not in pairs:
-            pairs[source] = ToyPair(source, " ".join(phrase.target), frozenset(phrase.links))
+            pairs[source] = GeneratedPair(source, " ".join(phrase.target), frozenset(phrase.links))
     return list(pairs.values())
 
 
-def splits(train: int, seed: int = 1, held_out: int = HELD_OUT) -> dict[str, list[ToyPair]]:
+def splits(train: int, seed: int = 1, held_out: int = HELD_OUT) -> dict[str, list[GeneratedPair]]:
     """'train', 'valid' and 'test' without a common sentence; the last two do not depend on the size of the first."""
     pairs = generate(train + 2 * held_out, seed)
     return {"train": pairs[2 * held_out :], "valid": pairs[held_out : 2 * held_out], "test": pairs[:held_out]}
 
 
-def write(folder: Path, pairs: Iterable[ToyPair], name: str) -> tuple[Path, Path, Path]:
+def write(folder: Path, pairs: Iterable[GeneratedPair], name: str) -> tuple[Path, Path, Path]:
     """Write name.de, name.en and name.align ('i-j' from 0, source first) and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{name}.{suffix}" for suffix in ("de", "en", "align"))
@@ -90,48 +79,6 @@ def write(folder: Path, pairs: Iterable[ToyPair], name: str) -> tuple[Path, Path
             target.write(pair.target + "\n")
             alignment.write(" ".join(f"{i}-{j}" for i, j in sorted(pair.alignment)) + "\n")
     return paths
-
-
-def statistics(pairs: Sequence[ToyPair]) -> Statistics:
-    if not pairs:
-        raise ValueError("pairs is empty; expected at least one")
-    sources, targets = [pair.source.split() for pair in pairs], [pair.target.split() for pair in pairs]
-    count = len(pairs)
-    return Statistics(
-        count,
-        len({word for words in sources for word in words}),
-        len({word for words in targets for word in words}),
-        sum(map(len, sources)) / count,
-        sum(map(len, targets)) / count,
-        sum(largest_verb_move(pair) >= 3 for pair in pairs) / count,
-        sum(map(_waiting, pairs)) / count,
-    )
-
-
-def largest_verb_move(pair: ToyPair) -> int:
-    """How far a verb moves to the front: source words before it whose translation comes after its own, at most."""
-    words = pair.source.split()
-    moves = [
-        len({before for before, after in pair.alignment if before < i and after > j})
-        for i, j in pair.alignment
-        if words[i] in _VERB_WORDS
-    ]
-    return max(moves, default=0)
-
-
-def _waiting(pair: ToyPair) -> float:
-    """Average lagging of writing each word as soon as it, and all before it, have their aligned source words."""
-    length, target_length = len(pair.source.split()), len(pair.target.split())
-    needed = [0] * target_length
-    for i, j in pair.alignment:
-        needed[j] = max(needed[j], i + 1)
-    total, read = 0.0, 1
-    for j, aligned in enumerate(needed):
-        read = max(read, aligned)
-        total += read - j * length / target_length
-        if read == length:
-            return total / (j + 1)
-    return total / target_length
 
 
 def _word(source: str, target: str) -> Phrase:

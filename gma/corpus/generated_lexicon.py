@@ -270,14 +270,3 @@ DETERMINERS = {
 WEAK = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
 MIXED = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
 ENDINGS = {"the": WEAK, "this": WEAK, "every": WEAK, "a": MIXED, "my": MIXED, "your": MIXED}
-
-
-def verb_words() -> frozenset[str]:
-    """Every German form of every verb, particles left out: what may have to move."""
-    words = {word for modal in (*MODALS, PERFECT) for word in modal[:2]} | {
-        word for row in OPINIONS for word in row[:2]
-    }
-    for verb in (*TRANSITIVE, *SEPARABLE, *INTRANSITIVE):
-        joined = {verb.particle + verb.singular, verb.particle + verb.plural}
-        words |= joined | {verb.singular, verb.plural, verb.infinitive, verb.participle}
-    return frozenset(words)

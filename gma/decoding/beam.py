@@ -30,7 +30,7 @@ class Ended(NamedTuple):
     hypothesis: Hypothesis
 
 
-def search(
+def beam_search(
     model: Transformer,
     sources: Sequence[Sequence[int]],
     width: int,
@@ -39,7 +39,7 @@ def search(
     slots: int = 64,
     finished: Callable[[int], None] = lambda count: None,
 ) -> list[Hypothesis]:
-    """`search.greedy` with several hypotheses a sentence. Only a model that waits for the whole source may look at it.
+    """`greedy` with several hypotheses a sentence. Only a model that waits for the whole source may look at it.
 
     Args:
         width: hypotheses kept at every step.

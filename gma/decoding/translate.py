@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gma.decoding import beam as beams
+from gma.decoding.beam import beam_search
 from gma.decoding.greedy import LONGEST_ALONE, greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.errors import UserError
@@ -81,7 +81,7 @@ def translate(
     if beam == 1:
         hypotheses = greedy(loaded.model, sources, delta=delta, slots=slots, finished=progress)
     else:
-        hypotheses = beams.search(loaded.model, sources, beam, delta=delta, slots=slots, finished=progress)
+        hypotheses = beam_search(loaded.model, sources, beam, delta=delta, slots=slots, finished=progress)
     translations = [EMPTY] * len(texts)
     for index, hypothesis in zip(indices, hypotheses):
         translations[index] = _translation([len(word) for word in pieces[index]], hypothesis, target)

@@ -7,7 +7,7 @@ AL    1/τ Σ_{i≤τ} (D_i − (i−1)·n/r), τ = the first i with D_i ≥ n, 
 LAAL  AL with max(m, r) for r
 AP    Σ_i D_i / (n·r)
 DAL   g'_1 = D_1, g'_i = max(D_i, g'_{i−1} + n/m); mean of g'_i − (i−1)·n/m
-CW    g(m) / #{i : g(i) > g(i−1)}, g(0) = 0
+CW    g(m) / #{i : g(i) > g(i−1)}, g(0) = 0: what was read, as the paper has it; the authors' script divides |x|
 """
 
 import math
@@ -51,7 +51,10 @@ class CorpusLatency(NamedTuple):
             "paper": "model tokens with end-of-sentence, |Y| = hypothesis length",
         }[self.convention]
         hypotheses = "hypothesis" if self.empty == 1 else "hypotheses"
-        return f"{self.convention} convention ({unit}); {self.empty} empty {hypotheses} counted as offline"
+        return (
+            f"{self.convention} convention ({unit}); {self.empty} empty {hypotheses} counted as offline; CW divides "
+            "what was read, where the authors' script divides |x|"
+        )
 
 
 def latency(delays: Sequence[float], source_length: float, reference_length: float) -> Latency:

@@ -25,7 +25,8 @@ def expected_latency(delays: Tensor, source_lengths: Tensor, target_lengths: Ten
     Rows past a target's length are left out.
     """
     row = torch.arange(delays.shape[2], device=delays.device)
-    lengths = target_lengths.clamp(min=1)
+    # in the precision of the delays: whole numbers divided by one another would be float32
+    lengths = target_lengths.clamp(min=1).to(delays.dtype)
     real = (row < target_lengths[:, None]) / lengths[:, None]  # [B, T], sums to 1
     together = (delays.softmax(dim=1) * delays).sum(dim=1)  # [B, T]
     # g'_i = max(g_i, g'_{i−1} + |x|/|y|), so that the lag g'_i − (i−1)·|x|/|y| is a running maximum
@@ -41,7 +42,7 @@ def diagonal_offset(position: Tensor, source_lengths: Tensor, target_lengths: Te
     free, and so is where beyond |x| a position lies. Rows past a target's length are left out.
     """
     row = torch.arange(1, position.shape[1] + 1, device=position.device)
-    lengths = target_lengths.clamp(min=1)
+    lengths = target_lengths.clamp(min=1).to(position.dtype)
     diagonal = row * (source_lengths / lengths)[:, None]  # [B, T]
     offset = torch.minimum(position, source_lengths[:, None]) - diagonal
     return (offset * (row <= target_lengths[:, None])).sum(dim=1) / lengths

@@ -21,10 +21,9 @@ from gma.storage.folders import MODEL, RUN, check_free_for
 from gma.storage.lock import locked
 from gma.terminal import say
 from gma.training import history
-from gma.training import world as distributed
 from gma.training.checkpoint import Checkpoint, CheckpointFolder
 from gma.training.trainer import CHECKPOINTS, Outcome, State, Trainer
-from gma.training.world import World
+from gma.training.world import World, join
 
 # where a corpus lies does not change it
 PLACES = {"folder", "root"}
@@ -55,7 +54,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             "expected two folders: choose another --folder, or another data.folder"
         )
     check_free_for([RUN, MODEL], folder, "choose another --folder")
-    with distributed.join(config.training.device) as world, _alone(folder, world):
+    with join(config.training.device) as world, _alone(folder, world):
         if config.training.precision == "float16" and world.device.type == "cpu":
             raise ConfigError(
                 f"training.precision = 'float16': needs a GPU, and training.device = {config.training.device!r} finds "

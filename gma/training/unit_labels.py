@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from gma.corpus.batches import length_batches
-from gma.decoding import greedy as search
+from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis, length_limit
 from gma.model.transformer import Transformer
 from gma.text.padding import padded
@@ -47,7 +47,7 @@ def label(
         slots: sentences decoded together.
         progress: is told how many sentences have just been translated, and then how many words labelled.
     """
-    whole = search.greedy(model, sources, slots=slots, finished=progress)
+    whole = greedy(model, sources, slots=slots, finished=progress)
     lengths = [source_word_ends(source, vocabulary) for source in sources]
     following: list[dict[int, list[int]]] = [{} for _ in sources]
     prefixes = [Prefix(sentence, length) for sentence, ends in enumerate(lengths) for length in ends]

@@ -9,7 +9,7 @@ import torch
 
 from gma.corpus.batches import collate, length_batches
 from gma.corpus.token_file import Split
-from gma.decoding import greedy as search
+from gma.decoding.greedy import greedy
 from gma.metrics import bleu, corpus_latency
 from gma.model.transformer import Transformer
 from gma.text.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ class Validation:
         """(number, translation, delays in words) of this process's share of the sentences."""
         source, target = self.tokenizer.source, self.tokenizer.target
         mine = self.translated[self.world.rank :: self.world.size]
-        hypotheses = search.greedy(model, [[*self.split.source[index].tolist(), EOS] for index in mine])
+        hypotheses = greedy(model, [[*self.split.source[index].tolist(), EOS] for index in mine])
         lines = []
         for index, hypothesis in zip(mine, hypotheses):
             pieces = pieces_per_word(self.split.source[index], source)

@@ -14,7 +14,7 @@ import gma_kernels
 from gma.attention import alignment
 from gma.cli import app, options
 from gma.config import AttentionSettings, Config, ConfigError, load, load_arguments, recipes
-from gma.config.settings import POLICIES, PRESETS, TOKENIZERS, Expected, ModelSettings, Settings
+from gma.config.settings import POLICY_KEYS, PRESETS, TOKENIZERS, Expected, ModelSettings, Settings
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
 
 
@@ -40,7 +40,7 @@ def fields(model=Config, prefix=""):
 
 FIELDS = dict(fields())
 # without what only other policies use
-OTHERS = {key for keys in POLICIES.values() for key in keys} - set(POLICIES["gaussian"])
+OTHERS = {key for keys in POLICY_KEYS.values() for key in keys} - set(POLICY_KEYS["gaussian"])
 SHOWN = set(FIELDS) - {f"attention.{key}" for key in OTHERS}
 EMPTY = ""
 CUSTOM = "[model]\npreset = 'custom'\nwidth = 256\nfeed_forward = 512\nheads = 4\n"
@@ -331,7 +331,7 @@ def test_choices_are_those_of_the_code():
     assert choices("attention.positions") == set(alignment.POSITIONS)
     assert choices("attention.convention") == set(alignment.CONVENTIONS)
     assert choices("attention.backend") == {"auto", *gma_kernels.backends()}
-    assert choices("attention.policy") == set(POLICIES)
+    assert choices("attention.policy") == set(POLICY_KEYS)
     assert choices("model.preset") == set(PRESETS)
     assert choices("data.tokenizer") == set(TOKENIZERS)
     with pytest.raises(ValueError, match=f"{LARGEST_HEAD} at most"):

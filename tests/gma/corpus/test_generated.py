@@ -5,18 +5,19 @@ from collections import defaultdict
 
 import pytest
 
-from gma.corpus import generated, generated_lexicon
+from gma.corpus import generated
+from tests.support import generated_statistics
 
 SENTENCES = 6000
 
 
 @pytest.fixture(scope="module")
-def pairs() -> list[generated.ToyPair]:
+def pairs() -> list[generated.GeneratedPair]:
     return generated.generate(SENTENCES, seed=1)
 
 
 def test_size_and_order_are_those_of_the_design(pairs):
-    numbers = generated.statistics(pairs)
+    numbers = generated_statistics.statistics(pairs)
     assert numbers.sentences == SENTENCES
     assert min(numbers.source_types, numbers.target_types) >= 200
     assert numbers.source_length >= 10
@@ -26,7 +27,7 @@ def test_size_and_order_are_those_of_the_design(pairs):
 
 
 def test_verbs_move_by_their_place_in_the_sentence_too(pairs):
-    verbs = generated_lexicon.verb_words()
+    verbs = generated_statistics.VERB_WORDS
 
     def moved(pair):
         words = pair.source.split()
@@ -34,7 +35,7 @@ def test_verbs_move_by_their_place_in_the_sentence_too(pairs):
 
     assert sum(map(moved, pairs)) >= 0.4 * len(pairs)
     # not too far: most of the sentence can be translated without it
-    assert max(map(generated.largest_verb_move, pairs)) <= 10
+    assert max(map(generated_statistics.largest_verb_move, pairs)) <= 10
 
 
 def test_links_join_words_that_are_translations(pairs):
@@ -78,7 +79,7 @@ def test_examples_read_as_german_and_english(pairs):
     pair = by_source["Anna fürchtet , dass niemand deine kleine Maus stehlen muss ."]
     assert pair.target == "Anna fears that nobody must steal your small mouse ."
     assert " ".join(f"{i}-{j}" for i, j in sorted(pair.alignment)) == "0-0 1-1 3-2 4-3 5-6 6-7 7-8 8-5 9-4 10-9"
-    assert generated.largest_verb_move(pair) == 4
+    assert generated_statistics.largest_verb_move(pair) == 4
 
 
 def test_the_seed_decides_and_a_longer_corpus_starts_with_the_shorter(pairs):
@@ -123,4 +124,4 @@ def test_wrong_calls():
     with pytest.raises(ValueError, match="sentences is -1; expected 0 or more"):
         generated.generate(-1, seed=1)
     with pytest.raises(ValueError, match="pairs is empty"):
-        generated.statistics([])
+        generated_statistics.statistics([])

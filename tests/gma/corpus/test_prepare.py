@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gma.cli.app import app
 from gma.config import DataSettings
-from gma.corpus import generated as toy
+from gma.corpus import generated
 from gma.corpus.prepare import PARTIAL, prepare
 from gma.corpus.token_file import CorpusError, PreparedCorpus
 from gma.errors import UserError
@@ -286,7 +286,7 @@ def test_generated_corpus(tmp_path):
     settings = DataSettings(generated=50, tokenizer="word", minimum_frequency=1)
     prepare(settings, tmp_path / "out", QUIET)
     corpus = PreparedCorpus.open(tmp_path / "out")
-    splits = toy.splits(50)
+    splits = generated.splits(50)
     assert len(corpus.split("train")) == 50
     for name in ("valid", "test"):
         assert corpus.split(name).source_text == [pair.source for pair in splits[name]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gma.config.settings import AttentionSettings, ModelSettings
-from gma.decoding import beam, hypothesis
+from gma.decoding.beam import beam_search, complete
 from gma.decoding.greedy import greedy
 from gma.decoding.hypothesis import Hypothesis
 from gma.decoding.incremental import IncrementalBatch
@@ -51,8 +51,8 @@ def all_ends(begun: list[int]) -> list[list[int]]:
 
 @pytest.fixture
 def _few_steps(monkeypatch):
-    for module in (hypothesis, beam):
-        monkeypatch.setattr(module, "length_limit", lambda needed: STEPS - 1)
+    for module in ("hypothesis", "beam"):
+        monkeypatch.setattr(f"gma.decoding.{module}.length_limit", lambda needed: STEPS - 1)
 
 
 @pytest.mark.usefixtures("_few_steps")
@@ -62,7 +62,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations(policy, seed):
     model = tiny_model(seed, **policy)
     sources = [[4, 7, EOS], [5, EOS], [9, 8, 6, 4, EOS]]
     # more than there are hypotheses of any length
-    found = beam.search(model, sources, width=4**STEPS, slots=4**STEPS * 2)
+    found = beam_search(model, sources, width=4**STEPS, slots=4**STEPS * 2)
     for source, one in zip(sources, found):
         best = max(all_ends([]), key=lambda tokens: mean_likelihood(model, source, tokens))
         assert [*one.tokens, EOS] == best
@@ -80,7 +80,7 @@ def test_a_translation_that_was_begun_is_continued_in_the_best_way():
     hypothesis = Hypothesis()
     hypothesis.step(begun[0], scores.needed[0], scores.positions[0], scores.widths[0])
     batch.write([slot], begun)
-    found = beam.complete(batch, {slot: hypothesis}, width=4**STEPS)[slot]
+    found = complete(batch, {slot: hypothesis}, width=4**STEPS)[slot]
     assert [*found.tokens, EOS] == max(
         all_ends(begun), key=lambda tokens: mean_likelihood(model, source, tokens, len(begun))
     )
@@ -93,7 +93,7 @@ def test_one_hypothesis_is_greedy_search(policy):
     generator = random.Random(0)
     model = small_model(1, **policy)
     sources = [random_source(generator) for _ in range(6)]
-    for one, other in zip(beam.search(model, sources, width=1, slots=4), greedy(model, sources)):
+    for one, other in zip(beam_search(model, sources, width=1, slots=4), greedy(model, sources)):
         assert (one.tokens, one.needed, one.complete) == (other.tokens, other.needed, other.complete)
         torch.testing.assert_close(torch.tensor(one.positions), torch.tensor(other.positions))
 
@@ -102,8 +102,8 @@ def test_what_else_is_in_the_batch_changes_nothing():
     generator = random.Random(0)
     model = small_model(2, policy="offline")
     sources = [random_source(generator, 6) for _ in range(8)]
-    together = beam.search(model, sources, width=3)
-    alone = [beam.search(model, [source], width=3)[0] for source in sources]
+    together = beam_search(model, sources, width=3)
+    alone = [beam_search(model, [source], width=3)[0] for source in sources]
     assert [hypothesis.tokens for hypothesis in together] == [hypothesis.tokens for hypothesis in alone]
 
 

@@ -6,7 +6,7 @@ import pytest
 from gma.corpus import generated
 from gma.decoding.incremental import IncrementalBatch
 from gma.errors import UserError
-from gma.evaluation import forced as word_alignment
+from gma.evaluation import forced
 from gma.evaluation.forced import ForcedPair
 from gma.model import directory
 from gma.text.vocabulary import EOS
@@ -24,7 +24,7 @@ def loaded(tmp_path_factory, request):
     return directory.load(tiny_model.make(tmp_path_factory.mktemp("model"), corpus, *more))
 
 
-def forced(positions=(1.0, 1.0), posterior=None, source_pieces=(1, 2, 1), target_pieces=(1,)) -> ForcedPair:
+def made_up(positions=(1.0, 1.0), posterior=None, source_pieces=(1, 2, 1), target_pieces=(1,)) -> ForcedPair:
     columns = sum(source_pieces) + 1
     posterior = np.full((1, len(positions), columns), 1 / columns) if posterior is None else np.array([posterior])
     one = np.array([positions])
@@ -36,22 +36,22 @@ def forced(positions=(1.0, 1.0), posterior=None, source_pieces=(1, 2, 1), target
 )
 def test_a_position_means_the_nearest_word(position, word):
     """Pieces 2 and 3 are of word 1; the end of the sentence, and what lies past it, is no word."""
-    assert forced(positions=(position, 9.0)).links_by_position(0) == {(word, 0)}
+    assert made_up(positions=(position, 9.0)).links_by_position(0) == {(word, 0)}
 
 
 def test_the_largest_weight_is_never_the_end_of_the_sentence():
     row = [0.1, 0.0, 0.2, 0.1, 0.6]
-    assert forced(posterior=[row, row]).links_by_posterior(0) == {(1, 0)}
+    assert made_up(posterior=[row, row]).links_by_posterior(0) == {(1, 0)}
 
 
 def test_a_word_has_the_links_of_all_its_pieces():
-    pair = forced(positions=(1.0, 4.0, 9.0), target_pieces=(2,))
+    pair = made_up(positions=(1.0, 4.0, 9.0), target_pieces=(2,))
     assert pair.links_by_position(0) == {(0, 0), (2, 0)}
     assert pair.gold_tokens(frozenset({(1, 0)})) == [(1, 0), (2, 0), (1, 1), (2, 1)]
 
 
 def test_every_target_word_is_linked_to_a_source_word(loaded):
-    for pair, read in zip(PAIRS, word_alignment.read(loaded, SOURCES, TARGETS)):
+    for pair, read in zip(PAIRS, forced.read(loaded, SOURCES, TARGETS)):
         lengths = len(pair.source.split()), len(pair.target.split())
         assert (len(read.source_pieces), len(read.target_pieces), len(read.delays)) == (*lengths, lengths[1])
         for layer in range(read.layers):
@@ -62,10 +62,10 @@ def test_every_target_word_is_linked_to_a_source_word(loaded):
 
 def test_batches_change_nothing(loaded, monkeypatch):
     counted = []
-    together = word_alignment.read(loaded, SOURCES, TARGETS, delta=1.0, progress=counted.append)
+    together = forced.read(loaded, SOURCES, TARGETS, delta=1.0, progress=counted.append)
     assert sum(counted) == len(SOURCES)
-    monkeypatch.setattr(word_alignment, "TOKENS", 1)
-    for one, other in zip(together, word_alignment.read(loaded, SOURCES, TARGETS, delta=1.0)):
+    monkeypatch.setattr(forced, "TOKENS", 1)
+    for one, other in zip(together, forced.read(loaded, SOURCES, TARGETS, delta=1.0)):
         assert one.source_tokens == other.source_tokens
         np.testing.assert_allclose(one.positions, other.positions, rtol=1e-5)
         np.testing.assert_allclose(one.posterior, other.posterior, atol=1e-5)
@@ -75,7 +75,7 @@ def test_batches_change_nothing(loaded, monkeypatch):
 @pytest.mark.parametrize("delta", [0.0, 1.0, 3.0, float("inf")])
 def test_a_forced_model_waits_and_looks_as_one_that_is_decoding(loaded, delta):
     source, target = loaded.tokenizer.source, loaded.tokenizer.target
-    pairs = word_alignment.read(loaded, SOURCES, TARGETS, delta=delta)
+    pairs = forced.read(loaded, SOURCES, TARGETS, delta=delta)
     batch = IncrementalBatch(loaded.model)
     slots = [batch.open(delta) for _ in pairs]
     batch.push({slot: [*source.encode(text), EOS] for slot, text in zip(slots, SOURCES)})
@@ -84,8 +84,8 @@ def test_a_forced_model_waits_and_looks_as_one_that_is_decoding(loaded, delta):
         for row, slot in enumerate(scores.slots):
             needed[slot].append(scores.needed[row])
             positions[slot].append(scores.positions[row])
-        forced = [pairs[slot].target_tokens[len(needed[slot]) - 1] for slot in scores.slots]
-        batch.write(scores.slots, forced)
+        written = [pairs[slot].target_tokens[len(needed[slot]) - 1] for slot in scores.slots]
+        batch.write(scores.slots, written)
     for slot, pair in enumerate(pairs):
         assert pair.needed.tolist() == needed[slot]
         np.testing.assert_allclose(pair.positions.T, positions[slot], rtol=1e-4)
@@ -94,15 +94,15 @@ def test_a_forced_model_waits_and_looks_as_one_that_is_decoding(loaded, delta):
 
 
 def test_nothing_is_heard_too_late_with_everything_heard(loaded):
-    for read in word_alignment.read(loaded, SOURCES[:5], TARGETS[:5], delta=float("inf")):
+    for read in forced.read(loaded, SOURCES[:5], TARGETS[:5], delta=float("inf")):
         assert set(read.delays) == {len(read.source_pieces)}
 
 
 def test_the_diagonal():
-    assert word_alignment.diagonal(4, 4) == {(0, 0), (1, 1), (2, 2), (3, 3)}
+    assert forced.diagonal(4, 4) == {(0, 0), (1, 1), (2, 2), (3, 3)}
     for source in range(1, 30):
         for target in range(1, 30):
-            links = word_alignment.diagonal(source, target)
+            links = forced.diagonal(source, target)
             assert sorted(i for _, i in links) == list(range(target))
             columns = [j for _, j in sorted((i, j) for j, i in links)]
             assert columns == sorted(columns)
@@ -116,4 +116,4 @@ def test_the_diagonal():
 )
 def test_wrong_pairs(loaded, sources, targets, message):
     with pytest.raises((UserError, ValueError), match=message):
-        word_alignment.read(loaded, sources, targets)
+        forced.read(loaded, sources, targets)

@@ -185,6 +185,7 @@ class TestCorpus:
         assert "1 empty hypothesis counted" in word
         assert paper.startswith("paper convention (model tokens with end-of-sentence")
         assert "0 empty hypotheses" in paper
+        assert "the authors' script divides |x|" in paper
 
     @pytest.mark.parametrize(
         ("arguments", "convention", "message"),

@@ -246,13 +246,14 @@ def test_the_latency_loss_is_its_definition():
         dtype=torch.float64,
     )
     found = expected_latency(delays, torch.tensor(source_lengths), torch.tensor(target_lengths))
+    assert {latency.dtype for latency in found} == {torch.float64}
     for sentence, (n, m) in enumerate(zip(source_lengths, target_lengths)):
         columns = [[delays[sentence, head, i].item() for head in range(heads)] for i in range(m)]
         together = [sum(math.exp(g) * g for g in column) / sum(math.exp(g) for g in column) for column in columns]
         means = [sum(column) / heads for column in columns]
         spread = sum(sum((g - mean) ** 2 for g in column) / heads for column, mean in zip(columns, means)) / m
-        assert found.average[sentence].item() == pytest.approx(lag_by_definition(together, n, m))
-        assert found.variance[sentence].item() == pytest.approx(spread)
+        assert found.average[sentence].item() == pytest.approx(lag_by_definition(together, n, m), rel=1e-13)
+        assert found.variance[sentence].item() == pytest.approx(spread, rel=1e-13)
 
 
 def test_the_latency_loss_has_the_gradient_of_finite_differences():

@@ -19,8 +19,8 @@ from gma.model import directory
 from gma.storage import tensor_file
 from gma.text.vocabulary import PAD
 from gma.training import run
-from gma.training import trainer as training
 from gma.training.loss import cross_entropy
+from gma.training.trainer import _past_the_end, _seed
 from tests.support import tiny_run
 
 # the output layer is the target's embedding
@@ -86,7 +86,7 @@ def test_an_update_depends_on_nothing_but_weights_and_number(corpus, tmp_path):
 
 
 def test_dropout_differs_between_updates_and_micro_batches():
-    seeds = [training._seed(1, update, batch) for update, batch in itertools.product(range(50), range(8))]
+    seeds = [_seed(1, update, batch) for update, batch in itertools.product(range(50), range(8))]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -161,7 +161,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(corpus, tmp_path, m
 
 
 def test_a_hopeless_run_ends(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "HOPELESS", 3)
+    monkeypatch.setattr("gma.training.trainer.HOPELESS", 3)
     trainer = tiny_run.trainer(corpus, tmp_path, *QUIET)
     poison(trainer, monkeypatch, range(100))
     with pytest.raises(UserError, match=r"last 3 updates had no finite gradient; .*learning_rate"):
@@ -269,7 +269,7 @@ def test_positions_past_the_end_are_counted_over_layers_heads_and_real_rows(corp
     alignments = tuple(
         Alignment(30.0 * torch.rand(sentences, heads, length, generator=generator), None, None) for heads in (1, 2)
     )
-    past, positions = training._past_the_end(alignments, batch)
+    past, positions = _past_the_end(alignments, batch)
     expected = [
         bool(alignment.center[sentence, head, row] > batch.source_lengths[sentence])
         for alignment in alignments
