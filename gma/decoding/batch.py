@@ -15,11 +15,28 @@ UNKNOWN_LENGTH = 2**30
 class Scores(Protocol):
     """What `advance` has found for the slots that came through the decoder; good until the batch's next step."""
 
-    slots: Sequence[int]
-    best: Sequence[int]  # the most likely tokens
-    needed: Sequence[int]  # source tokens used by the furthest layer
-    positions: Sequence[list[float]]  # [n][layers], aligned positions (1-based) of the furthest head
-    widths: Sequence[list[float]]  # [n][layers], of the prior of that head
+    @property
+    def slots(self) -> Sequence[int]: ...
+
+    @property
+    def best(self) -> Sequence[int]:
+        """The most likely tokens."""
+        ...
+
+    @property
+    def needed(self) -> Sequence[int]:
+        """Source tokens used by the furthest layer."""
+        ...
+
+    @property
+    def positions(self) -> Sequence[list[float]]:
+        """[n][layers], aligned positions (1-based) of the furthest head"""
+        ...
+
+    @property
+    def widths(self) -> Sequence[list[float]]:
+        """[n][layers], of the prior of that head"""
+        ...
 
     @property
     def logits(self) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 
 from gma.decoding import beam
+from gma.decoding.batch import SearchableBatch
 from gma.decoding.course import Course
 from gma.decoding.engine import open_batch
 from gma.model.transformer import Transformer
@@ -43,7 +44,9 @@ class Ensemble:
         going = {course.slot: course for course in courses if course.slot is not None}
         while (scores := self.batch.advance(going)) is not None:
             rows = zip(scores.slots, scores.best, scores.needed, scores.positions, scores.widths)
-            tokens = [going[slot].choose(*row) for slot, *row in rows]
+            tokens = [
+                going[slot].choose(best, needed, positions, widths) for slot, best, needed, positions, widths in rows
+            ]
             self.batch.write(scores.slots, tokens)
             for slot, token in zip(scores.slots, tokens):
                 if token == EOS:
@@ -53,6 +56,9 @@ class Ensemble:
 
     def _search(self, courses: list[Course]) -> None:
         """End courses by beam search; their sources have ended."""
+        if not courses:
+            return
+        assert isinstance(self.batch, SearchableBatch), "whoever asks for a beam is refused elsewhere"
         for width in sorted({course.beam for course in courses}):
             begun = {_slot(course): course for course in courses if course.beam == width}
             hypotheses = {slot: course.hypothesis for slot, course in begun.items()}

@@ -5,6 +5,7 @@ threads: not by a bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from gma_kernels import engine
 class NativeScores:
     def __init__(
         self,
-        batch,
+        batch: Any,
         slots: list[int],
         best: list[int],
         needed: list[int],

@@ -78,7 +78,7 @@ def _settings(model: Transformer) -> dict[str, Any]:
         "width_factor": 1.0,
         "catch_up": 0.0,
     }
-    if isinstance(attention, GaussianCrossAttention):
+    if isinstance(attention, GaussianCrossAttention) and attention.aligner is not None:
         aligner = attention.aligner
         settings |= {
             "alignments": aligner.step.output.out_features,

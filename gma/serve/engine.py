@@ -77,7 +77,7 @@ class Engine:
     def __init__(
         self,
         translator: StreamingTranslator,
-        deliver: Callable[[Callable[[], None]], None],
+        deliver: Callable[[Callable[[], None]], object],
         *,
         sentence_limit: int = 256,
         rate: float = 20.0,

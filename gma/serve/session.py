@@ -208,7 +208,9 @@ class Session:
                     self._heard_before -= 1
                     continue
                 pieces = [source.decode([piece]) for piece in event.pieces]
-                heard.append(protocol.SourceWord(word=event.word, source=tuple(event.source), pieces=pieces))
+                heard.append(
+                    protocol.SourceWord(word=event.word, source=(event.source.start, event.source.end), pieces=pieces)
+                )
             elif isinstance(event, Written):
                 written.append(_target_word(event))
                 self.service.metrics.word(self._policy_lag(event, now), outcome.queued, outcome.computed)
@@ -238,8 +240,8 @@ class Session:
             n=self._next(),
             ack=self._ack,
             sentence=event.sentence,
-            source=tuple(event.source),
-            target=tuple(event.target),
+            source=(event.source.start, event.source.end),
+            target=(event.target.start, event.target.end),
             source_words=event.source_words,
             target_words=event.target_words,
             words=event.words,
@@ -330,8 +332,8 @@ def _target_word(event: Written) -> protocol.TargetWord:
         after=event.after,
         p=[round(value, 4) for value in event.positions],
         sigma=[round(value, 4) for value in event.widths],
-        source=tuple(event.source),
-        target=tuple(event.target),
+        source=(event.source.start, event.source.end),
+        target=(event.target.start, event.target.end),
     )
 
 

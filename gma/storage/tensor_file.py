@@ -101,7 +101,7 @@ def _digest(tensors: Mapping[str, Tensor], record: str) -> str:
     digest = hashlib.blake2b(digest_size=32)
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     digest.update(record.encode())
     return digest.hexdigest()
 
