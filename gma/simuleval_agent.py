@@ -65,7 +65,7 @@ class GMAAgent(TextToTextAgent):
     def build_states(self) -> StreamStates:
         return StreamStates()
 
-    def to(self, device: str, *args, fp16: bool = False, **kwargs) -> None:
+    def to(self, device: str, *args: object, fp16: bool = False, **kwargs: object) -> None:
         if fp16:
             raise ValueError("fp16 was asked for, but positions need float32; leave --fp16 and --dtype fp16 out")
         self.loaded = self.loaded._replace(model=self.loaded.model.to(device))

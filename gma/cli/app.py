@@ -7,6 +7,7 @@ import contextlib
 import errno
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
@@ -16,7 +17,7 @@ from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, ser
 from gma.cli.options import output
 from gma.errors import Caution, UserError
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "demo-train": demo_train.demo_train,
     "download": data.download,

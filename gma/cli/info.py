@@ -38,7 +38,7 @@ def info() -> None:
     import gma
     import gma_kernels
     from gma.decoding.engine import description, has_engine
-    from gma.policies import POLICIES, MeaningUnits
+    from gma.policies import POLICIES, CrossAttention, MeaningUnits
 
     console.print(
         f"gma {gma.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
@@ -52,7 +52,8 @@ def info() -> None:
     console.print(table)
     console.print(f"decoding engine: {description()}")
     table = Table("policy", "latency", "decoded by", "what it does")
-    for policy in (*POLICIES.values(), MeaningUnits):
+    policies: list[type[CrossAttention]] = [*POLICIES.values(), MeaningUnits]
+    for policy in policies:
         engine = "native" if has_engine(policy) else "torch"
         table.add_row(policy.name, policy.latency_symbol or "–", engine, policy.summary)
     console.print(table)

@@ -25,7 +25,7 @@ class PlainView:
     def __enter__(self) -> "PlainView":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def begin(self, talk: Talk) -> None:
@@ -45,7 +45,6 @@ class LiveView:
     def __init__(self, console: Console, source: str, target: str):
         self._console, self._names = console, (source, target)
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._talk: Talk | None = None
         self._words: list[str] = []
         self._typed = ""
         self._written: list[Written] = []
@@ -54,7 +53,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def begin(self, talk: Talk) -> None:

@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from importlib.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -87,7 +88,7 @@ def load_arguments(arguments: Sequence[str]) -> Resolved:
     return load(None, arguments)
 
 
-def _recipe_folder():
+def _recipe_folder() -> Traversable:
     return resources.files("gma.config") / "recipes"
 
 
@@ -129,7 +130,7 @@ def _override(given: dict, origins: dict[str, str], override: str) -> None:
     if not equals or len(parts) < 2 or not all(re.fullmatch(r"[\w-]+", part) for part in parts):
         raise ConfigError(f"{override!r} is no override; expected section.key=value, as in training.minutes=30")
     field = _field(key)
-    if isinstance(field, type):
+    if _is_settings(field):
         raise ConfigError(
             f"{key} = {text} ({COMMAND_LINE}): is a section, not a value; expected one of its keys: "
             f"{', '.join(f'{key}.{name}' for name in field.model_fields)}"
@@ -173,14 +174,14 @@ def _field(key: str) -> Any:
     """The settings class or the field at a dotted key; None if there is none."""
     model: Any = Config
     for part in key.split("."):
-        if not isinstance(model, type) or part not in model.model_fields:
+        if not _is_settings(model) or part not in model.model_fields:
             return None
         field = model.model_fields[part]
         model = field.annotation if _is_settings(field.annotation) else field
     return model
 
 
-def _is_settings(annotation: Any) -> bool:
+def _is_settings(annotation: Any) -> TypeGuard[type[Settings]]:
     return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
@@ -263,8 +264,7 @@ def _unknown(path: list[str]) -> str:
 
 def _elsewhere(name: str) -> str | None:
     """The dotted key of another section with exactly this name."""
-    sections = {section: field.annotation for section, field in Config.model_fields.items()}
-    return next((f"{section}.{name}" for section, model in sections.items() if name in model.model_fields), None)
+    return next((f"{section}.{name}" for section in Config.model_fields if name in _field(section).model_fields), None)
 
 
 def _chooser_of(path: list[str], given: dict) -> str:
@@ -276,7 +276,7 @@ def _chooser_of(path: list[str], given: dict) -> str:
 
 def _expectation(key: str) -> str:
     field = _field(key)
-    if isinstance(field, type):
+    if _is_settings(field):
         return f"expected a table with the keys {', '.join(field.model_fields)}"
     if get_origin(field.annotation) is Literal:
         return f"expected one of {', '.join(map(repr, get_args(field.annotation)))}"
@@ -285,6 +285,6 @@ def _expectation(key: str) -> str:
 
 def _near(key: str, value: Any) -> str:
     field = _field(key)
-    if isinstance(field, type) or get_origin(field.annotation) is not Literal or not isinstance(value, str):
+    if _is_settings(field) or get_origin(field.annotation) is not Literal or not isinstance(value, str):
         return ""
     return _did_you_mean(value, get_args(field.annotation))

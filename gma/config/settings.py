@@ -394,9 +394,9 @@ class TrainingSettings(Settings):
 
 
 class Config(Settings):
-    model: ModelSettings = Field(default_factory=ModelSettings)
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
     attention: AttentionSettings = Field(default_factory=AttentionSettings)
-    data: DataSettings = Field(default_factory=DataSettings)
+    data: DataSettings = Field(default_factory=lambda: DataSettings.model_validate({}))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
 
     @model_validator(mode="after")

@@ -1,17 +1,18 @@
 """Sentences of similar length put into batches, in an endless order that any update can be found in by its number."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gma.corpus.token_file import Split
 from gma.text.vocabulary import BOS, EOS, PAD
 
+Lengths = Sequence[int] | np.ndarray
 # epochs whose order is remembered: an update may reach from one into the next
 CACHED_EPOCHS = 2
 # how coarsely the difference of the two lengths is sorted: larger mixes sentences more, and pads more
@@ -36,7 +37,8 @@ class Batch(NamedTuple):
     tokens: int
 
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))
+        source, source_lengths, target_input, target_output = (part.to(device) for part in self[:4])
+        return Batch(source, source_lengths, target_input, target_output, self.tokens)
 
 
 def collate(split: Split, indices: np.ndarray) -> Batch:
@@ -146,7 +148,7 @@ class UpdateStream:
         return Update([self.plan.batch(index) for index in mine], first // len(self.plan))
 
 
-def length_batches(source: ArrayLike, target: ArrayLike, tokens: int) -> list[np.ndarray]:
+def length_batches(source: Lengths, target: Lengths, tokens: int) -> list[np.ndarray]:
     """Every sentence once, sorted by length, in batches of at most `tokens` (see `BatchPlan`).
 
     The arrays are the sentences' indices, so `results[batch] = …` restores their order.
@@ -156,7 +158,7 @@ def length_batches(source: ArrayLike, target: ArrayLike, tokens: int) -> list[np
     if tokens < 1:
         raise ValueError(f"tokens: expected at least 1, got {tokens}")
     longest = np.maximum(source, target)
-    order = np.lexsort((target, source, longest))
+    order = np.lexsort((np.asarray(target), np.asarray(source), longest))
     cuts = _cuts(longest[order], tokens)
     return [order[start:end] for start, end in pairwise(cuts)]
 

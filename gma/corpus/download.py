@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 from rich.console import Console
 
@@ -201,11 +201,12 @@ def _extract(archive: Path, names: set[str], folder: Path) -> None:
                 name = member.name.rpartition("/")[2]
                 if name not in names:
                     continue
-                if not member.isreg() or name in found:
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is None or name in found:
                     raise UserError(f"{archive}: expected one plain file {name}, got a link or a second one")
                 found.add(name)
                 with open(folder / name, "wb") as output:
-                    _write_text(tar.extractfile(member), output, is_sgm=name.endswith(".sgm"))
+                    _write_text(content, output, is_sgm=name.endswith(".sgm"))
                 if found == names:
                     break
     except (tarfile.TarError, EOFError, zlib.error) as error:
@@ -214,7 +215,7 @@ def _extract(archive: Path, names: set[str], folder: Path) -> None:
         raise UserError(f"{archive}: expected {', '.join(sorted(names - found))} in it; is it the right archive?")
 
 
-def _write_text(source: BinaryIO, output: BinaryIO, *, is_sgm: bool) -> None:
+def _write_text(source: IO[bytes], output: BinaryIO, *, is_sgm: bool) -> None:
     if is_sgm:
         # the test sets of WMT: every sentence stands between <seg> and </seg>
         text = source.read().decode("utf-8")

@@ -143,7 +143,7 @@ def _request(part: _Part, report: Report) -> None:
     """One request for what is missing."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "gma"}
     start = part.size
-    if start:
+    if start and part.version is not None:
         if part.version.length == start:
             return
         headers["Range"] = f"bytes={start}-"
@@ -167,16 +167,16 @@ def _request(part: _Part, report: Report) -> None:
         raise _Interrupted(f"the connection was cut ({error or type(error).__name__})") from error
 
 
-def _receive(part: _Part, response, start: int, report: Report) -> None:
+def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report: Report) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise UserError(f"{part.url}: the server sends it compressed against the request; fetch it by hand")
-    length = response.headers.get("Content-Length")
-    length = int(length) if length and length.isdigit() else None
-    if start and response.status == 206:
-        total = _resumed_length(part, response, start)
+    total: int | None
+    if start and response.status == 206 and part.version is not None:
+        total = _resumed_length(part.version, response, start)
     else:
         # a whole file: the first request, a server that knows no ranges, or a file that has changed
-        total, start = length, 0
+        length, start = response.headers.get("Content-Length", ""), 0
+        total = int(length) if length.isdigit() else None
         part.restart(_Version(part.url, response.headers.get("ETag"), response.headers.get("Last-Modified"), total))
     if total is not None and shutil.disk_usage(part.path.parent).free < total - start:
         raise UserError(
@@ -204,16 +204,16 @@ def _receive(part: _Part, response, start: int, report: Report) -> None:
         raise _Changed
 
 
-def _resumed_length(part: _Part, response, start: int) -> int | None:
+def _resumed_length(version: _Version, response: http.client.HTTPResponse, start: int) -> int | None:
     """Length of the whole file, if this answer continues the part that is there; else the part is void."""
     unit, _, span = response.headers.get("Content-Range", "").partition(" ")
-    first, _, total = span.partition("/")
+    first, _, length = span.partition("/")
     if unit != "bytes" or first.partition("-")[0] != str(start):
         raise _Changed
-    total = int(total) if total.isdigit() else part.version.length
-    if part.version.length is not None and total != part.version.length:
+    total = int(length) if length.isdigit() else version.length
+    if version.length is not None and total != version.length:
         raise _Changed
     etag = response.headers.get("ETag")
-    if etag and part.version.etag and etag != part.version.etag:
+    if etag and version.etag and etag != version.etag:
         raise _Changed
     return total

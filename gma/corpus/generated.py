@@ -7,10 +7,11 @@ of a separable verb last; English wants them right after the subject. There a si
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gma.corpus import generated_lexicon as lexicon
 
+T = TypeVar("T")
 HELD_OUT = 500
 _COLUMNS = {"m": 0, "f": 1, "n": 2, "plural": 3}
 
@@ -68,7 +69,7 @@ def splits(train: int, seed: int = 1, held_out: int = HELD_OUT) -> dict[str, lis
 def write(folder: Path, pairs: Iterable[GeneratedPair], name: str) -> tuple[Path, Path, Path]:
     """Write name.de, name.en and name.align ('i-j' from 0, source first) and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = tuple(folder / f"{name}.{suffix}" for suffix in ("de", "en", "align"))
+    paths = folder / f"{name}.de", folder / f"{name}.en", folder / f"{name}.align"
     with (
         paths[0].open("w", encoding="utf-8", newline="\n") as source,
         paths[1].open("w", encoding="utf-8", newline="\n") as target,
@@ -132,7 +133,7 @@ class _Grammar:
             True: ("the", "the", "the", "this", "my", "your"),
         }
 
-    def _choose(self, options: Sequence):
+    def _choose(self, options: Sequence[T]) -> T:
         return options[int(self._random() * len(options))]
 
     def sentence(self) -> Phrase:
@@ -156,10 +157,10 @@ class _Grammar:
         subject, plural = self._subject(long)
         verbs, complements = self._predicate(plural, long, final=False)
         if fronted is None:
-            parts = (subject, verbs.finite, complements, verbs.rest, verbs.particle)
-            return _arrange(parts, (0, 1, 3, 2, 4), tied=(4, 1))
-        parts = (fronted, verbs.finite, subject, complements, verbs.rest, verbs.particle)
-        return _arrange(parts, (0, 2, 1, 4, 3, 5), tied=(5, 1))
+            usual = (subject, verbs.finite, complements, verbs.rest, verbs.particle)
+            return _arrange(usual, (0, 1, 3, 2, 4), tied=(4, 1))
+        inverted = (fronted, verbs.finite, subject, complements, verbs.rest, verbs.particle)
+        return _arrange(inverted, (0, 2, 1, 4, 3, 5), tied=(5, 1))
 
     def _subordinate(self, comma: Phrase = DROPPED_COMMA) -> Phrase:
         source, target = self._choose(lexicon.SUBORDINATORS)
@@ -217,8 +218,7 @@ class _Grammar:
             helper, rest = lexicon.PERFECT, _word(verb.participle, verb.english_participle)
         else:
             helper, rest = self._choose(lexicon.MODALS), _word(verb.infinitive, verb.english)
-        singular, many, english_singular, english = helper
-        finite = _linked((many,), english) if plural else _linked((singular,), english_singular)
+        finite = _linked((helper[1],), helper[3]) if plural else _linked((helper[0],), helper[2])
         return Verbs(finite, rest, EMPTY)
 
     def _place(self) -> Phrase:
@@ -239,10 +239,9 @@ class _Grammar:
         german, english = (noun.plural, noun.english_plural) if plural else (noun.singular, noun.english)
         if plural and case == "dat" and german[-1] not in "ns":
             german += "n"
+        pairs = [(forms[column], english_determiner), (german, english)]
         if self._random() < 0.35:
             stem, adjective = self._choose(kind.adjectives)
-            source = (forms[column], stem + endings[column], german)
-            target = (english_determiner, adjective, english)
-        else:
-            source, target = (forms[column], german), (english_determiner, english)
-        return Phrase(source, target, tuple((i, i) for i in range(len(source)))), column
+            pairs.insert(1, (stem + endings[column], adjective))
+        source, target = zip(*pairs)
+        return Phrase(source, target, tuple((i, i) for i in range(len(pairs)))), column

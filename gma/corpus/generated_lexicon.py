@@ -45,13 +45,13 @@ def _noun_class(nouns: str, adjectives: str) -> NounClass:
 
 def _verbs(text: str) -> tuple[Verb, ...]:
     rows = [line.split() for line in text.strip().splitlines()]
-    return tuple(Verb(*row[:3], row[2], *row[3:]) for row in rows)
+    return tuple(Verb._make([*row[:3], row[2], *row[3:], ""]) for row in rows)
 
 
 def _separable(text: str) -> tuple[Verb, ...]:
     """kinds of object, particle, singular and plural without it, participle, English forms"""
     rows = [line.split() for line in text.strip().splitlines()]
-    return tuple(Verb(row[0], row[2], row[3], row[1] + row[3], *row[4:], row[1]) for row in rows)
+    return tuple(Verb._make([row[0], row[2], row[3], row[1] + row[3], *row[4:], row[1]]) for row in rows)
 
 
 PEOPLE = _noun_class(
@@ -221,7 +221,7 @@ MODALS = (
     ("soll", "sollen", ("should",), ("should",)),
     ("darf", "dürfen", ("may",), ("may",)),
 )
-PERFECT = ("hat", "haben", ("has",), ("have",))
+PERFECT: tuple[str, str, tuple[str, ...], tuple[str, ...]] = ("hat", "haben", ("has",), ("have",))
 
 PREPOSITIONS = (
     ("in", "in"),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +35,7 @@ SPLITS = ("train", "valid", "test")
 CHUNK = 1000
 # different words counted for a word vocabulary; a BPE needs fewer, as it is made of the frequent ones
 COUNTED_WORDS = {"bpe": 1 << 17, "word": 1 << 20}
+VOCABULARIES: dict[str, type[BpeVocabulary] | type[WordVocabulary]] = {"bpe": BpeVocabulary, "word": WordVocabulary}
 PARTIAL = ".partial-"
 
 
@@ -83,20 +83,19 @@ class Summary:
 
     def table(self) -> Table:
         table = Table("", *self.splits, title="prepared corpus")
-        rows = {"pairs read": lambda split: f"{split.read:,}", "pairs kept": lambda split: f"{split.kept:,}"}
+        splits = list(self.splits.values())
+        table.add_row("pairs read", *(f"{split.read:,}" for split in splits))
+        table.add_row("pairs kept", *(f"{split.kept:,}" for split in splits))
         names = {"bad": "not UTF-8", "empty": "an empty side", "length": "too long", "ratio": "lengths too unequal"}
         for reason, name in names.items():
-            if any(split.dropped[reason] for split in self.splits.values()):
-                rows[f"dropped: {name}"] = lambda split, reason=reason: f"{split.dropped[reason]:,}"
+            if any(split.dropped[reason] for split in splits):
+                table.add_row(f"dropped: {name}", *(f"{split.dropped[reason]:,}" for split in splits))
         for side in SIDES:
-            part = attrgetter(side)
-            rows[f"{side} tokens"] = lambda split, part=part: f"{part(split).tokens:,}"
-            rows[f"{side} tokens a sentence"] = lambda split, part=part: (
-                f"{part(split).tokens / max(1, split.kept):.1f}"
-            )
-            rows[f"{side} <unk>"] = lambda split, part=part: f"{part(split).unknown / max(1, part(split).tokens):.2%}"
-        for name, value in rows.items():
-            table.add_row(name, *(value(split) for split in self.splits.values()))
+            parts = [getattr(split, side) for split in splits]
+            means = [part.tokens / max(1, split.kept) for part, split in zip(parts, splits)]
+            table.add_row(f"{side} tokens", *(f"{part.tokens:,}" for part in parts))
+            table.add_row(f"{side} tokens a sentence", *(f"{mean:.1f}" for mean in means))
+            table.add_row(f"{side} <unk>", *(f"{part.unknown / max(1, part.tokens):.2%}" for part in parts))
         table.caption = ", ".join(self._facts())
         return table
 
@@ -107,7 +106,7 @@ class Summary:
             yield f"vocabularies {self.source_vocabulary:,} and {self.target_vocabulary:,}"
         yield f"made in {self.vocabulary_seconds:.1f} s"
         yield f"encoding {self.pairs_per_second:,.0f} pairs/s"
-        if self.peak_memory is not None:
+        if self.peak_memory is not None and self.memory_before is not None:
             yield f"peak memory {self.peak_memory / 2**20:,.0f} MB ({self.memory_before / 2**20:,.0f} MB before)"
 
 
@@ -214,7 +213,7 @@ class _Preparation:
             for source_text, target_text in train.pairs(show):
                 source.add(source_text)
                 target.add(target_text)
-        kind = {"bpe": BpeVocabulary, "word": WordVocabulary}[settings.tokenizer]
+        kind = VOCABULARIES[settings.tokenizer]
         with self.console.status("learning the vocabulary"):
             vocabularies = [
                 kind.train(

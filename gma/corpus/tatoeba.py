@@ -32,7 +32,7 @@ def unpack(folder: Path) -> None:
 
 def split_pairs(pairs: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """(German, English) pairs by split, in their order."""
-    splits = {split: [] for split in SPLITS}
+    splits: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     for german, english in pairs:
         splits[_split(english)].append((german, english))
     held_out = {german for split in HELD_OUT for german, _ in splits[split]}

@@ -50,7 +50,7 @@ class TokenFileWriter:
     def __enter__(self) -> "TokenFileWriter":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in (self._tokens, self._offsets):
             file.flush()
             os.fsync(file.fileno())
@@ -109,17 +109,17 @@ class Split:
         return len(self.source)
 
     @cached_property
-    def source_text(self) -> list[str] | None:
+    def source_text(self) -> list[str]:
         return self._text(self.source)
 
     @cached_property
-    def target_text(self) -> list[str] | None:
+    def target_text(self) -> list[str]:
         return self._text(self.target)
 
-    def _text(self, side: TokenFile) -> list[str] | None:
+    def _text(self, side: TokenFile) -> list[str]:
         path = Path(f"{side.path}.txt")
         if not path.exists():
-            return None
+            raise CorpusError(f"{path} is missing; only the text of what is scored is kept, not that of training")
         # not splitlines(), which would also split at the Unicode line separators
         lines = foreign.read_text(path, LARGEST_TEXT).split("\n")[:-1]
         if len(lines) != len(side):
@@ -187,7 +187,7 @@ def _map(path: Path, kinds: list[np.dtype]) -> np.ndarray:
         raise CorpusError(f"{path}: cannot be read ({error}); run `gma prepare`") from error
     kind = next((kind for kind in kinds if start == _header(kind)), None)
     items, rest = divmod(path.stat().st_size - _HEADER, kind.itemsize) if kind else (0, 1)
-    if rest:
+    if kind is None or rest:
         raise CorpusError(f"{path}: damaged, or not written by this version; run `gma prepare` again")
     # an empty file cannot be mapped
     return np.memmap(path, kind, "r", _HEADER, (items,)).view(np.ndarray) if items else np.empty(0, kind)

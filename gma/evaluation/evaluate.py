@@ -25,6 +25,7 @@ from gma.metrics import (
     paired_bootstrap_mean,
     sentence_latencies,
 )
+from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
 
 # a calm speaker's; turns seconds of computing into words of delay
@@ -100,10 +101,13 @@ class Evaluation:
 
     def to_dict(self) -> dict:
         """Plain values for JSON."""
-        latency = {"word": self.scores.latency, "paper": self.paper}
+        conventions = {"word": self.scores.latency, "paper": self.paper}
         if self.scores.computation_aware:
+            conventions["computation_aware"] = self.scores.computation_aware
+        latency = {name: value and {**value._asdict(), "label": value.label} for name, value in conventions.items()}
+        if computing := latency.get("computation_aware"):
             # time passes between any two words, so that every one of them would end a wait
-            latency["computation_aware"] = self.scores.computation_aware._replace(cw=None)
+            computing["cw"] = None
         return {
             "system": self.system,
             "text": self.text,
@@ -114,7 +118,7 @@ class Evaluation:
             "cut_off": self.cut_off,
             "bleu": self.scores.bleu._asdict(),
             "chrf": self.scores.chrf._asdict(),
-            "latency": {name: value and {**value._asdict(), "label": value.label} for name, value in latency.items()},
+            "latency": latency,
             "slots": self.slots,
             "words_per_second": self.words_per_second,
             "past_the_end": self.past_the_end,
@@ -214,7 +218,7 @@ def evaluate_alignment(
     pairs = forced.read(loaded, sources, references, delta=delta)
     layers = range(pairs[0].layers)
 
-    def scores(hypotheses) -> AlignmentScores:
+    def scores(hypotheses: Sequence[frozenset[Link]]) -> AlignmentScores:
         return corpus_alignment_error_rate(hypotheses, gold)
 
     by_position = [scores([pair.links_by_position(layer) for pair in pairs]) for layer in layers]

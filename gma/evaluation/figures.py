@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-STYLE = {
+STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 9,
     "xtick.labelsize": 7,
@@ -182,13 +182,13 @@ def quality_latency(
         for place, (name, points) in enumerate(curves.items()):
             color, marker = SYSTEMS[place % len(SYSTEMS)]
             points = sorted(points)
-            across, up = ([point[axis] for point in points] for axis in (0, 1))
+            across, up = [point.latency for point in points], [point.quality for point in points]
             ax.plot(across, up, color=color, marker=marker, label=name, clip_on=False)
             for point in _apart(points, curves):
                 # every second system below its line, so that two curves' labels keep apart
                 above = place % 2 == 0
                 ax.annotate(
-                    point.label,
+                    point.label or "",
                     (point.latency, point.quality),
                     xytext=(-2, 5) if above else (3, -10),
                     textcoords="offset points",

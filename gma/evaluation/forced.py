@@ -102,9 +102,9 @@ def read(
                 f"{side} {number} has no words that the model can read; expected at least one on both sides: "
                 "leave the pair out"
             )
-    lengths = ([sum(map(len, pair[side])) + 1 for pair in pairs] for side in (0, 1))
+    source_lengths, target_lengths = ([sum(map(len, pair[side])) + 1 for pair in pairs] for side in (0, 1))
     found: dict[int, ForcedPair] = {}
-    for batch in length_batches(*lengths, TOKENS):
+    for batch in length_batches(source_lengths, target_lengths, TOKENS):
         indices = batch.tolist()
         found |= zip(indices, _read_batch(loaded, [pairs[index] for index in indices], delta))
         progress(len(indices))

@@ -35,7 +35,7 @@ class Instance:
     elapsed: tuple[float, ...] = ()
     source: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.index, bool) or not isinstance(self.index, int):
             raise UserError(f"index must be a whole number, got {self.index!r}")
         for name in ("prediction", "reference", "source"):
@@ -167,12 +167,12 @@ def _record(instance: Instance) -> dict:
     }
 
 
-def _is_number(value) -> bool:
+def _is_number(value: object) -> bool:
     # JSON allows NaN, infinities and integers that no float can hold
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _checked_times(name: str, values) -> tuple[float, ...]:
+def _checked_times(name: str, values: object) -> tuple[float, ...]:
     if not isinstance(values, (list, tuple)):
         raise UserError(f"{name} must be a list of numbers, got {type(values).__name__}")
     previous = 0

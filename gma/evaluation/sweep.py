@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gma.errors import UserError
 from gma.evaluation import figures
-from gma.evaluation.evaluate import SLOTS, AlignmentEvaluation, Evaluation, evaluate
+from gma.evaluation.evaluate import SLOTS, Evaluation, evaluate
 from gma.evaluation.instances import write_instances
 from gma.evaluation.text import EvaluationText, load_text
 from gma.metrics import GoldLinks
@@ -262,17 +262,27 @@ def _latencies(policy: type[CrossAttention], deltas: Sequence[float] | None) -> 
 
 
 def _point(result: Evaluation, model: str, text: str) -> Point:
-    word, paper = result.scores.latency, result.paper
+    word, paper, alignment = result.scores.latency, result.paper, result.alignment
+    assert paper is not None, "evaluated from a model"
     return Point(
         system=result.system,
         delta=result.delta,
         sentences=len(result.instances),
         bleu=result.scores.bleu.score,
         chrf=result.scores.chrf.score,
-        **{name: getattr(word, name) for name in ("al", "laal", "ap", "dal", "cw")},
-        **{f"paper_{name}": getattr(paper, name) for name in ("al", "ap", "dal", "cw")},
+        al=word.al,
+        laal=word.laal,
+        ap=word.ap,
+        dal=word.dal,
+        cw=word.cw,
+        paper_al=paper.al,
+        paper_ap=paper.ap,
+        paper_dal=paper.dal,
+        paper_cw=paper.cw,
         past_the_end=result.past_the_end,
-        **_alignment_scores(result.alignment),
+        position_aer=min((layer.error_rate for layer in alignment.by_position), default=None) if alignment else None,
+        posterior_aer=min(layer.error_rate for layer in alignment.by_posterior) if alignment else None,
+        within=alignment.coverage.share if alignment and alignment.coverage.aligned else None,
         empty=word.empty,
         cut_off=result.cut_off,
         bleu_signature=result.scores.bleu.signature,
@@ -281,16 +291,6 @@ def _point(result: Evaluation, model: str, text: str) -> Point:
         model=model,
         text=text,
     )
-
-
-def _alignment_scores(alignment: AlignmentEvaluation | None) -> dict[str, float | None]:
-    if alignment is None:
-        return dict.fromkeys(("position_aer", "posterior_aer", "within"))
-    return {
-        "position_aer": min((layer.error_rate for layer in alignment.by_position), default=None),
-        "posterior_aer": min(layer.error_rate for layer in alignment.by_posterior),
-        "within": alignment.coverage.share if alignment.coverage.aligned else None,
-    }
 
 
 def _write(folder: Path, points: Sequence[Point], text: EvaluationText) -> None:

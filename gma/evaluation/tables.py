@@ -1,5 +1,7 @@
 """Scores as people read them: every number with its unit and convention."""
 
+from collections.abc import Mapping
+
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -51,7 +53,7 @@ def notes(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def comparison(differences: dict[str, BootstrapDifference], baseline: str) -> Table:
+def comparison(differences: Mapping[str, BootstrapDifference], baseline: str) -> Table:
     """Paired bootstrap, one row a score."""
     first = next(iter(differences.values()))
     table = Table(

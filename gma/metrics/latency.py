@@ -132,7 +132,7 @@ def corpus_latency(
         raise ValueError("delays is empty: latency needs at least one sentence")
     means = (math.fsum(column) / len(scores) for column in zip(*scores))
     empty = sum(_is_empty(values, convention) for values in delays)
-    return CorpusLatency(*means, convention=convention, sentences=len(scores), empty=empty)
+    return CorpusLatency(*Latency._make(means), convention, len(scores), empty)
 
 
 def _is_empty(delays: Sequence[float], convention: str) -> bool:

@@ -1,6 +1,6 @@
 """BLEU and chrF as sacreBLEU computes them, each with the signature that makes the number reproducible."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ def bleu_statistics(
     return np.array(rows, dtype=np.int64).reshape(-1, BLEU_STATISTICS)
 
 
-def bleu_from_statistics(sums: Sequence[float]) -> float:
+def bleu_from_statistics(sums: Sequence[float] | np.ndarray) -> float:
     """Corpus BLEU, in percent, from the column sums [10] of `bleu_statistics`."""
     hypothesis_length, reference_length, *ngrams = (int(value) for value in sums)
     orders = len(ngrams) // 2
@@ -70,7 +70,7 @@ def _corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Se
     return QualityScore(score.name, score.score, str(metric.get_signature()), metric.lowercase)
 
 
-def _with_reference_lists(hypotheses: Sequence[str], references: Sequence[str]):
+def _with_reference_lists(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     return ((hypothesis, [reference]) for hypothesis, reference in zip(hypotheses, references))
 
 

@@ -32,7 +32,7 @@ class TrainingDisplay:
         self._bar.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def say(self, text: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from gma.config import Config, ConfigError
+from gma.config.settings import Settings
 from gma.corpus import prepare
 from gma.corpus.token_file import MANIFEST, PreparedCorpus
 from gma.errors import UserError
@@ -166,7 +167,10 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
 
 def _default(key: str) -> Any:
     section, name = key.split(".")
-    field = Config.model_fields[section].annotation.model_fields.get(name)
+    settings = Config.model_fields[section].annotation
+    assert isinstance(settings, type)
+    assert issubclass(settings, Settings)
+    field = settings.model_fields.get(name)
     return None if field is None else field.default
 
 

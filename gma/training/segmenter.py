@@ -1,5 +1,6 @@
 """`gma segment`: a model that waits for the whole source learns to translate by meaning units."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +133,7 @@ def fit(segmenter: Segmenter, states: Sequence[Tensor], units: Sequence[Sequence
 
     known, unseen = words_of(order[held_out:]), words_of(order[:held_out])
     optimizer = torch.optim.AdamW(segmenter.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
-    best, weights = torch.inf, {}
+    best, weights = math.inf, segmenter.state_dict()
     for _ in range(EPOCHS):
         for chosen in torch.randperm(len(known[0]), generator=generator).split(BATCH):
             loss = binary_cross_entropy_with_logits(segmenter.logits(known[0][chosen]), known[1][chosen])
@@ -140,9 +141,9 @@ def fit(segmenter: Segmenter, states: Sequence[Tensor], units: Sequence[Sequence
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            loss = binary_cross_entropy_with_logits(segmenter.logits(unseen[0]), unseen[1]).item()
-        if loss < best:
-            best, weights = loss, {name: tensor.clone() for name, tensor in segmenter.state_dict().items()}
+            unseen_loss = binary_cross_entropy_with_logits(segmenter.logits(unseen[0]), unseen[1]).item()
+        if unseen_loss < best:
+            best, weights = unseen_loss, {name: tensor.clone() for name, tensor in segmenter.state_dict().items()}
     segmenter.load_state_dict(weights)
     return _assessed(segmenter, *unseen, words=len(known[0]))
 

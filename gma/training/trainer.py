@@ -8,7 +8,7 @@ the uninterrupted one bit for bit on the CPU, and two processes do what one does
 import math
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gma.attention.alignment import Alignment
 from gma.config import Config
@@ -158,11 +159,11 @@ class Trainer:
         if settings.patience and state.validations_since_best >= settings.patience:
             return f"no better validation {settings.early_stop_metric} in {settings.patience} validations", 0
         late = bool(settings.minutes) and self.world.is_first and state.seconds >= settings.minutes * 60.0
-        late, *signals = self.world.total(late, *(self.interruption.signal == number for number in SIGNALS))
+        someone_late, *signals = self.world.total(late, *(self.interruption.signal == number for number in SIGNALS))
         for number, received in zip(SIGNALS, signals):
             if received:
                 return f"stopped by {signal.Signals(number).name}", int(number)
-        return (f"training.minutes = {settings.minutes:g} reached", 0) if late else None
+        return (f"training.minutes = {settings.minutes:g} reached", 0) if someone_late else None
 
     def _update(self) -> None:
         """One step of the optimizer, on the same global batch whatever the number of processes."""
@@ -177,7 +178,7 @@ class Trainer:
             torch.manual_seed(_seed(self.settings.seed, update, index * self.world.size + self.world.rank))
             last = index == len(batches) - 1
             # gradients travel once per update, during the last backward
-            with nullcontext() if last or self.world.size == 1 else self.parallel.no_sync():
+            with self._without_exchange() if not last else nullcontext():
                 sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
         self.learning_rate = learning_rate(update, self.settings)
         finite = self._step(update)
@@ -188,6 +189,10 @@ class Trainer:
         sums[-1] = time.perf_counter() - began if self.world.is_first else 0.0
         if finite:
             self.state.window = (torch.tensor(self.state.window, dtype=torch.float64) + sums).tolist()
+
+    def _without_exchange(self) -> AbstractContextManager[None]:
+        """Keeps gradients to this process."""
+        return self.parallel.no_sync() if isinstance(self.parallel, DistributedDataParallel) else nullcontext()
 
     def _accumulate(self, batch: Batch, delta: float | None, tokens: float) -> Tensor:
         """Add a micro-batch's share to the gradients; returns its part of the window, on the CPU."""
@@ -278,8 +283,12 @@ class Trainer:
             }
             if self.model.policy.has_positions:
                 record["past_the_end"] = past / positions
-            self.history.add(record)
+            self._record(record)
             self.display.log(record)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.history is not None:
+            self.history.add(record)
 
     def _validate(self) -> None:
         """Score the model, and keep it in the model directory if there was none better."""
@@ -299,7 +308,7 @@ class Trainer:
             state.best = record
             self._save_model(record)
         if self.world.is_first:
-            self.history.add({**record, "tokens": state.tokens, "seconds": state.seconds})
+            self._record({**record, "tokens": state.tokens, "seconds": state.seconds})
             self.display.validation(record, better)
 
     def _save(self) -> None:
@@ -385,6 +394,6 @@ def _past_the_end(alignments: tuple[Alignment, ...], batch: Batch) -> tuple[Tens
     """How many aligned positions of real target rows lie past |x|, and how many there are; over layers and heads."""
     rows = (batch.target_output != PAD)[:, None]  # [B, 1, T]
     ends = batch.source_lengths[:, None, None]
-    past = sum(((alignment.center > ends) & rows).sum() for alignment in alignments)
-    positions = sum(rows.sum() * alignment.center.shape[1] for alignment in alignments)
-    return past, positions
+    past = torch.stack([((alignment.center > ends) & rows).sum() for alignment in alignments]).sum()
+    heads = sum(alignment.center.shape[1] for alignment in alignments)
+    return past, rows.sum() * heads

@@ -67,7 +67,7 @@ class Validation:
         hypotheses = greedy(model, [[*self.split.source[index].tolist(), EOS] for index in mine])
         lines = []
         for index, hypothesis in zip(mine, hypotheses):
-            pieces = pieces_per_word(self.split.source[index], source)
+            pieces = pieces_per_word(self.split.source[index].tolist(), source)
             delays = word_delays(pieces, hypothesis.tokens, hypothesis.needed, target)
             lines.append((index, target.decode(hypothesis.tokens), delays))
         return lines

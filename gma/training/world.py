@@ -86,7 +86,7 @@ class World:
         if self.size == 1:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
-        options = {SYNCHRONISE_BUFFERS: False, "find_unused_parameters": find_unused_parameters}
+        options: dict[str, Any] = {SYNCHRONISE_BUFFERS: False, "find_unused_parameters": find_unused_parameters}
         return DistributedDataParallel(model, ids, **options)
 
 

@@ -68,7 +68,8 @@ def test_every_sentence_comes_back(raw, tmp_path, zipped, joint, split_punctuati
             assert ids(corpus, name, side) == [vocabulary.encode(line) for line in lines]
     assert corpus.split("valid").source_text == SOURCE[:4]
     assert corpus.split("test").target_text == TARGET[4:7]
-    assert corpus.split("train").source_text is None
+    with pytest.raises(CorpusError, match=r"train\.source\.txt is missing; only the text of what is scored is kept"):
+        _ = corpus.split("train").source_text
     train = summary.splits["train"]
     assert (train.read, train.kept, sum(train.dropped.values())) == (20, 20, 0)
     assert train.source.tokens == sum(map(len, ids(corpus, "train", "source")))

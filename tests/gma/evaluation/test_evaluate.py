@@ -240,7 +240,7 @@ WRONG = {
     "a model and a log": (["{model}", "--instances", "{log}"], "got both"),
     "no model there": (["{tmp}"], "config.toml is missing"),
     "no such log": (["--instances", "{tmp}/none"], "cannot be read"),
-    "no log at all": (["--instances", "{source}"], "not valid JSON"),
+    "no log at all": (["--instances", "{source}"], "not JSON"),
     "no such log to compare with": (["{model}", "--compare", "{tmp}/none"], "cannot be read"),
     "options of a model": (["--instances", "{log}", "--delta", "1"], "--delta needs a model"),
     "one file only": (["{model}", "--source", "{source}"], "without --reference"),

@@ -1,6 +1,7 @@
 """Figures that can be read: size, letters, nothing cut off; and that they show what they are given."""
 
 import json
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gma.evaluation import figures, sweep
 from gma.evaluation.figures import CurvePoint
 from gma.training import history
 from tests.support import tiny_model, tiny_run
+from tests.support.points import made_up_point
 
 SMALLEST = 7.0
 PAIRS = generated.generate(8, seed=6)
@@ -235,23 +237,21 @@ def test_wrong_calls(monkeypatch, capsys, folder, tmp_path, arguments, message):
 
 def test_curves_of_different_texts_do_not_mix(tmp_path):
     content = {"format": "gma-sweep", "version": sweep.VERSION}
-    names = [field for field in sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        point = {**dict.fromkeys(names, 1), "delta": 1.0, "text": name}
-        (tmp_path / name / "curve.json").write_text(json.dumps({**content, "points": [point]}))
+        points = [asdict(made_up_point(delta=1.0, text=name))]
+        (tmp_path / name / "curve.json").write_text(json.dumps({**content, "points": points}))
     with pytest.raises(UserError, match="different texts"):
         plot.curve([tmp_path / "a", tmp_path / "b"], tmp_path / "figure", convention="word")
 
 
 def test_systems_of_one_name_are_all_drawn(tmp_path, monkeypatch):
     """Three sweeps in folders of one name, each of a model of one name."""
-    names = [field for field in sweep.Point.__dataclass_fields__ if field not in ("text", "delta")]
     folders = [tmp_path / run / "sweep" for run in "abc"]
     for place, folder in enumerate(folders):
         folder.mkdir(parents=True)
-        point = {**dict.fromkeys(names, 1), "system": "model", "bleu": place, "delta": 1.0, "text": "t"}
-        content = {"format": "gma-sweep", "version": sweep.VERSION, "points": [point]}
+        point = made_up_point(system="model", bleu=float(place), delta=1.0, text="t")
+        content = {"format": "gma-sweep", "version": sweep.VERSION, "points": [asdict(point)]}
         (folder / "curve.json").write_text(json.dumps(content))
     drawn = []
     monkeypatch.setattr(figures, "quality_latency", lambda curves, convention: drawn.append(curves))

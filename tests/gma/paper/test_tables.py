@@ -1,32 +1,27 @@
 """Tables of a reproduction whose points are made up."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gma import config
-from gma.evaluation.sweep import Point
 from gma.metrics import BootstrapDifference
 from gma.paper import published, systems, tables
 from gma.paper.equal_lag import Comparison
 from gma.paper.results import Results, Row, Training
 from gma.paper.tables import NOTHING, ReportTable
 from gma.paper.times import Spent
+from tests.support.points import made_up_point
 
 NEAREST = "nearest there is"
-KINDS = {"str": "", "int": 0, "float": 1.0, "float | None": None}
-BLANK = replace(
-    Point(**{field.name: KINDS[str(getattr(field.type, "__name__", field.type))] for field in fields(Point)}),
-    sentences=1,
-)
 
 
 def row(name: str, delta: float | None, **scores: float) -> Row:
     system = next(system for system in systems.plan("generated") if system.name == name)
     model = system.models[0]
-    return Row(system, model, replace(BLANK, system=model.name, delta=delta, **scores), Path("none.log"))
+    return Row(system, model, made_up_point(system=model.name, delta=delta, **{"empty": 0, **scores}), Path("none.log"))
 
 
 def difference(value: float, low: float, high: float) -> BootstrapDifference:
