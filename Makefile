@@ -158,7 +158,7 @@ lint: test-setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
-	$(BIN)/mypy gma_kernels
+	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 format: test-setup
