@@ -18,7 +18,7 @@ from gma.paper.reproduce import Reproduction
 from gma.paper.systems import Budget
 from gma.paper.times import Spent
 from gma.training import run
-from tests.support import tiny_model
+from tests.support import generated_statistics, tiny_model
 
 TINY = (
     "model.preset=custom",
@@ -189,7 +189,7 @@ def test_a_whole_reproduction(tmp_path, corpus):
     assert text.startswith("# Every system and every ablation of the paper\n")
     assert "```sh\ngma reproduce --recipe generated --folder " in text
     assert "seed 1 for all" in text
-    least = generated.statistics(generated.generate(260, seed=4)[:12]).waiting
+    least = generated_statistics.statistics(generated.generate(260, seed=4)[:12]).waiting
     assert f"as soon as its gold-aligned source words have been read is AL {least:.2f}," in text
 
 
