@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks.gpu import cuda_resources, triton_resources
 from benchmarks.gpu.occupancy import PARTS, Resources, occupancy
 from benchmarks.gpu.traffic import Traffic, traffic
+from benchmarks.publish.markdown import markdown_table
 
 REPORT = Path(__file__).parents[2] / "docs" / "gpu-report.md"
 COLUMNS = (
@@ -73,18 +74,12 @@ def traffic_cells(shape: tuple[int, int, int], found: Traffic) -> tuple[str, ...
     return found.step, size, f"{found.moved / 1e6:.1f}", f"{found.least / 1e6:.1f}", f"{found.moved / found.least:.2f}×"
 
 
-def markdown(columns: tuple[str, ...], rows: list[tuple[str, ...]], words: int) -> list[str]:
-    """A table whose first `words` columns are text."""
-    rule = "|" + "---|" * words + "---:|" * (len(columns) - words)
-    return [f"| {' | '.join(columns)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
-
-
 def report(found: list[Resources], moved: list[tuple[str, ...]]) -> str:
     versions = f"torch {torch.__version__}, triton {triton.__version__}"
     return REPORT_TEXT.format(
         versions=versions,
-        resources="\n".join(markdown(COLUMNS, [cells(row) for row in found], 5)),
-        traffic="\n".join(markdown(TRAFFIC_COLUMNS, moved, 2)),
+        resources=markdown_table(COLUMNS, [cells(row) for row in found], 5).rstrip(),
+        traffic=markdown_table(TRAFFIC_COLUMNS, moved, 2).rstrip(),
         heads=HEADS,
         head_size=HEAD_SIZE,
     )

@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.publish.markdown import markdown_table
 from benchmarks.publish.marked_text import replace_marked
 
 ROOT = Path(__file__).parents[2]
@@ -177,11 +178,12 @@ SENTENCES = {
 
 def markdown(rows: list[dict], lines: list[str], note: str) -> str:
     head = ["", "size", "native, ms", *(TITLES[name] for name in OTHERS)]
-    text = [f"| {' | '.join(head)} |", f"|{'---|' * 2}{'---:|' * (len(head) - 2)}"]
-    for row in rows:
-        cells = [row["suite"], row["size"], f"{row['native ms']:.3g}", *(f"{row[name]:.1f}×" for name in OTHERS)]
-        text.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*text, "", f"*Time of each as a multiple of `native`'s. {note}*", "", *(f"- {x}" for x in lines)])
+    cells = [
+        [row["suite"], row["size"], f"{row['native ms']:.3g}", *(f"{row[name]:.1f}×" for name in OTHERS)]
+        for row in rows
+    ]
+    table = markdown_table(head, cells, words=2)
+    return "\n".join([table, f"*Time of each as a multiple of `native`'s. {note}*", "", *(f"- {x}" for x in lines)])
 
 
 def show(rows: list[dict], lines: list[str], note: str) -> None:

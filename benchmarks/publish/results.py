@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.publish.markdown import markdown_table
 from benchmarks.publish.marked_text import replace_marked
 from gma.evaluation import figures, sweep
 from gma.evaluation.inputs import load_gold
@@ -82,10 +83,10 @@ def quality_table(curves: dict[str, list[Point]]) -> str:
     ]
     signature = next(iter(curves.values()))[0].bleu_signature
     return (
-        f"{table(header, rows)}\n*Greedy. In brackets: sentences. sacreBLEU `{signature}`. `word` counts words of the "
-        "text against the reference's length; `paper` counts model tokens with the end of the sentence against the "
-        "hypothesis's length; the two must not be compared with each other. p > |x|: share of steps, over layers, "
-        "whose position lies past the source.*\n"
+        f"{markdown_table(header, rows)}\n*Greedy. In brackets: sentences. sacreBLEU `{signature}`. `word` counts "
+        "words of the text against the reference's length; `paper` counts model tokens with the end of the sentence "
+        "against the hypothesis's length; the two must not be compared with each other. p > |x|: share of steps, over "
+        "layers, whose position lies past the source.*\n"
     )
 
 
@@ -99,7 +100,7 @@ def seeds_table(first: dict[str, list[Point]], second: dict[str, list[Point]]) -
             ("AL (word)", ".2f", [(a.al, b.al) for a, b in zip(first[name], second[name])]),
         )
     ]
-    return f"{table(header, rows)}\n*The shipped model / the second seed (difference).*\n"
+    return f"{markdown_table(header, rows)}\n*The shipped model / the second seed (difference).*\n"
 
 
 def alignment_table(points: list[Point]) -> str:
@@ -119,13 +120,7 @@ def alignment_table(points: list[Point]) -> str:
         [f"the paper, {row.level} latency", "–", "–", f"{row.aer:.1%}", "–", f"{row.within:.1%}"]
         for row in published.ALIGNMENT
     ]
-    return table(header, rows)
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    ruler = ["---", *("---:" for _ in header[1:])]
-    lines = [header, ruler, *rows]
-    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+    return markdown_table(header, rows)
 
 
 def publish(path: Path, name: str, text: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.publish.markdown import markdown_table
 from benchmarks.publish.marked_text import replace_marked
 from gma.cli.demo import SENTENCES
 from gma.decoding.streaming import StreamingTranslator
@@ -39,7 +40,7 @@ def main() -> None:
     sentences = (lines * MANY)[: max(MANY, min(len(lines), 6 * MANY) // MANY * MANY)]
     torch.set_num_threads(2)
     rows = [*package_rows(), *stream_rows(sentences), *speed_rows(sentences)]
-    text = "| | |\n|---|---:|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
+    text = markdown_table(["", ""], rows)
     print(text)
     if arguments.publish:
         replace_marked(ROOT / "README.md", "shipped model", "make bench-model", text)

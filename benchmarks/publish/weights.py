@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.publish.markdown import markdown_table
 from benchmarks.publish.results import DELTAS, MODEL, TEXTS
 from gma.evaluation.evaluate import Evaluation, evaluate
 from gma.evaluation.text import load_text
@@ -27,17 +28,17 @@ def main() -> None:
     console.print(table(rows), highlight=False)
 
 
-def row(text: str, delta: float, found: dict[str, Evaluation]) -> str:
+def row(text: str, delta: float, found: dict[str, Evaluation]) -> list[str]:
     scores = {weights: evaluation.scores for weights, evaluation in found.items()}
     first, *packed = WEIGHTS
     bleu, lag = scores[first].bleu.score, scores[first].latency.al
     cells = [text, f"{delta:g}", f"{bleu:.2f}", f"{lag:.3f}"]
     for weights in packed:
         cells += [f"{scores[weights].bleu.score - bleu:+.2f}", f"{scores[weights].latency.al - lag:+.3f}"]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
-def table(rows: list[str]) -> str:
+def table(rows: list[list[str]]) -> str:
     first, *packed = WEIGHTS
     names = [
         "text",
@@ -46,8 +47,7 @@ def table(rows: list[str]) -> str:
         "AL, words",
         *(f"{name}: {what}" for name in packed for what in ("BLEU", "AL")),
     ]
-    head = f"| {' | '.join(names)} |\n|---|{'---:|' * (len(names) - 1)}\n"
-    return head + "\n".join(rows) + "\n\n*Differences from float32. Greedy; all of it on the native engine.*\n"
+    return f"{markdown_table(names, rows)}\n*Differences from float32. Greedy; all of it on the native engine.*\n"
 
 
 if __name__ == "__main__":
