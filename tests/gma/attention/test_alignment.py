@@ -224,8 +224,14 @@ def test_nothing_is_visible_beyond_the_source_however_far_the_position(conventio
     assert align_steps(steps, convention=convention).visible.flatten().tolist()[1:] == [SOURCE] * 3
 
 
-def test_negative_lengths_count_as_nothing():
-    assert not attention().align(torch.randn(BATCH, ROWS, EMBED), -lengths()).visible.any()
+def test_negative_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"source_lengths has -\d+; expected lengths, 0 or more"):
+        attention().align(torch.randn(BATCH, ROWS, EMBED), -lengths())
+
+
+def test_a_latency_of_less_than_everything_is_refused():
+    with pytest.raises(ValueError, match="delta is -inf; expected a number of source words, or inf for all"):
+        attention(delta=-math.inf)
 
 
 def test_a_position_that_is_not_a_number_is_reported_as_such():
@@ -240,7 +246,7 @@ def test_a_position_that_is_not_a_number_is_reported_as_such():
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize(
     ("delta", "visible"),
-    [(math.inf, [9] * 4), (1e300, [9] * 4), (-2, [0, 1, 2, 9]), (-1e300, [0] * 4), (-math.inf, [0] * 4)],
+    [(math.inf, [9] * 4), (1e300, [9] * 4), (-2, [0, 1, 2, 9]), (-1e300, [0] * 4)],
 )
 def test_extreme_and_negative_delta(delta, visible, convention):
     # 1-based positions 1.9 (reference) or 1.5 (paper), 3.5, 4.5, 20.5

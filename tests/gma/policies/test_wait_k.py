@@ -205,5 +205,5 @@ def test_info_lists_every_policy(monkeypatch, capsys):
     assert tiny_model.command(monkeypatch, "info") == 0
     lines = capsys.readouterr().out.splitlines()
     for name, policy in POLICIES.items():
-        (line,) = [line for line in lines if f" {name} " in line and policy.summary in line]
+        (line,) = [line for line in lines if f" {name} " in line and policy.summary[:30] in line]
         assert (policy.latency_symbol or "–") in line
