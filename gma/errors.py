@@ -1,4 +1,4 @@
-"""What all errors and warnings have in common that whoever called can put right."""
+"""Base classes of errors and warnings that the caller can fix."""
 
 
 class UserError(Exception):
@@ -6,4 +6,4 @@ class UserError(Exception):
 
 
 class Caution(UserWarning):
-    """Something that works, and may not be what whoever called wants; the command line prints it as one line."""
+    """A warning: it works, but may not be what the caller wants; the command line prints it as one line."""

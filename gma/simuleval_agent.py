@@ -78,16 +78,16 @@ class GMAAgent(TextToTextAgent):
         states.pushed = len(states.source)
         if states.stream is None:
             if not new.strip() and states.source_finished:
-                # a sentence without words
+                # the sentence has no words
                 return WriteAction("", finished=True)
             states.stream = self.translator.open(self.delta)
         stream = states.stream
         emissions = stream.push(new + " ") if new else []
-        # the last word comes marked as such, so its burst ends the sentence; anything else would be asked for forever
+        # after the last word everything is written at once: otherwise SimulEval would ask for more for ever
         if states.source_finished:
             emissions += stream.finish()
         finished = states.source_finished or stream.ended
         if not emissions and not finished:
             return ReadAction()
-        # in one action: SimulEval sends another source word between any two
+        # all words in one action: SimulEval sends another source word between two actions
         return WriteAction(" ".join(emission.word for emission in emissions), finished=finished)

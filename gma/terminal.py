@@ -1,4 +1,4 @@
-"""How every command speaks: lines, and progress bars that only a terminal shows."""
+"""Terminal output of all commands: lines, and progress bars that only a terminal shows."""
 
 import contextlib
 import io
@@ -22,8 +22,8 @@ from rich.progress import (
 
 
 class Output(io.TextIOBase):
-    """Standard output for messages. Where it takes no more, because its reader has died or its disk is full, work goes
-    on in silence, and `error` says why."""
+    """Standard output for messages. If it fails, because its reader has died or its disk is full, work goes on in
+    silence, and `error` says why."""
 
     error: OSError | None = None
 

@@ -36,9 +36,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "info": info.info,
 }
 PYTHON_S_FORMAT = warnings.formatwarning
-# errors of the machine that name no file
+# a full or broken disk; these errors name no file
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
-# of an output whose reader has died, or whose terminal has been closed
+# the reader of the output has died, or its terminal was closed
 NOBODY_LISTENS = (errno.EPIPE, errno.EIO)
 
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
-    """As Python formats it, or for people: where in the source a caution comes from helps nobody."""
+    """A caution on one line, without the place in the source; any other warning as Python formats it."""
     return (
         f"warning: {message}\n" if issubclass(category, Caution) else PYTHON_S_FORMAT(message, category, *place, **more)
     )

@@ -27,7 +27,7 @@ SENTENCES = (
 SHOWN = SENTENCES[1]
 DELTA = 2.0
 DELTAS = (0.5, 1.0, 2.0, 4.0, 6.0)
-# of a spoken word
+# how long a spoken word takes
 SECONDS_A_WORD = 0.35
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gma.evaluation.instances import Instance
 
 EXAMPLES = 3
-# δ of the curve; the model is trained with any from the first to the last
+# δ of the curve; training draws δ from the range between the first and the last
 DELTAS = (1.0, 2.0, 4.0, 7.0)
-# of a spoken word, in the live view
+# how long a spoken word takes in the live view
 SECONDS_A_WORD = 0.3
 
 
@@ -62,7 +62,7 @@ def demo_train(
 
 
 def most_reordered(scored: "Evaluation") -> int:
-    """The well translated sentence in which some word waits longest: there the policy shows."""
+    """Index of the correctly translated sentence with the longest wait for a word: it shows the policy best."""
 
     def wait(instance: "Instance") -> float:
         if instance.prediction != instance.reference or instance.source_length > 16:

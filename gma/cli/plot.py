@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from gma.model.directory import Loaded
     from gma.text.vocabulary import Vocabulary
 
-# sentences whose steps are counted: more change the picture no further
+# at most so many sentences are counted; more no longer change the picture
 STEP_SENTENCES = 1000
-# of a source whose attention is drawn
+# the longest source whose attention is drawn
 MOST_WORDS = 200
 
 FigurePath = Annotated[Path, typer.Option("--output", help="File; .svg gives an SVG in place of the PDF.")]

@@ -11,12 +11,12 @@ from gma.text.lines import Decoder
 
 _LARGEST_READ = 1 << 16
 _ERASE, _END = ("\x7f", "\b"), "\x04"
-# what keys without a character send: arrows, Home, Delete, functions
+# escape sequences of keys without a character: arrows, Home, Delete, function keys
 _ESCAPE, _SEQUENCE = "\x1b", re.compile(r"\x1b(?:[\[O][0-?]*[ -/]*)?")
 
 
 def arriving(descriptor: int, name: str) -> Iterator[str]:
-    """What a file descriptor gives, each part as soon as it is there.
+    """Text from a file descriptor, each part as soon as it arrives.
 
     name: of the file, for messages.
     """
@@ -32,7 +32,7 @@ def spoken(texts: Iterable[str], seconds: float) -> Iterator[str]:
     for text in texts:
         *words, rest = re.split(r"(?<=\s)", rest + text)
         if len(rest) > _LARGEST_READ:
-            # no word: whoever listens will say so
+            # far too long for a word: the translator will refuse it by name
             words, rest = [*words, rest], ""
         for word in words:
             if word.strip():
@@ -45,13 +45,13 @@ def spoken(texts: Iterable[str], seconds: float) -> Iterator[str]:
 
 @contextmanager
 def single_keys() -> Iterator[None]:
-    """The terminal gives every key at once, and not whole lines; afterwards it is as it was."""
-    # not on every system, as nothing else here
+    """Make the terminal deliver single keys instead of whole lines; restore it afterwards."""
+    # Unix only, unlike the rest of this file
     import termios
     import tty
 
     before = termios.tcgetattr(sys.stdin)
-    # what has been typed already stays
+    # keeps what has been typed already
     tty.setcbreak(sys.stdin, termios.TCSADRAIN)
     try:
         yield
@@ -72,7 +72,7 @@ def typed(show: Callable[[str], None]) -> Iterator[str]:
                 unnamed += key
                 continue
             if unnamed:
-                # the last character of a sequence belongs to it
+                # this was the last character of the sequence
                 unnamed = ""
                 continue
             if key == _END:

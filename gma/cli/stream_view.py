@@ -40,7 +40,7 @@ class PlainView:
 
 
 class LiveView:
-    """Source above, translation below, and what is waited for. Finished sentences stay above."""
+    """Shows the source above its translation, and what the model waits for. Finished sentences scroll up."""
 
     def __init__(self, console: Console, source: str, target: str):
         self._console, self._names = console, (source, target)
@@ -87,7 +87,7 @@ class LiveView:
         awaited, arrived = stream.awaited_tokens, stream.arrived_tokens
         status = Text(self._status(awaited, arrived), style="dim")
         gap = 1 if awaited == math.inf else max(0, int(awaited) - arrived)
-        # half of the screen for each side: of a long sentence its end
+        # each side gets half of the screen; of a long sentence only the end is shown
         room = self._console.width * max(1, self._console.height // 2 - 2) // 2
         self._live.update(Group(self._sentences(gap, room), status), refresh=True)
 
@@ -96,7 +96,7 @@ class LiveView:
         used = self._written[-1].source_words if self._written else 0
         words = [*self._words, *filter(None, (self._talk.partial if room else "", self._typed))]
         source = Text(" ").join(
-            # what the translation has used, what it has heard, and a word that may go on
+            # three colours: source that the translation has used, source it has heard, a word that may go on
             Text(word, "bold cyan" if place < used else "cyan" if place < len(self._words) else "dim")
             for place, word in _shown(words, room)
         )

@@ -27,7 +27,7 @@ from gma.storage import foreign
 DEFAULT_RECIPE = "generated"
 DATA_VARIABLE = "GMA_DATA"
 COMMAND_LINE = "command line"
-# a choice made on the command line voids what the file says about these: `model.preset=base` means base
+# keys that a choice on the command line resets: `model.preset=base` means base, whatever the file says
 GOVERNED = {
     "model.preset": ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers"),
     "data.tokenizer": (*TOKENIZERS["bpe"], "source_vocabulary", "target_vocabulary"),
@@ -110,7 +110,7 @@ def _read(source: str | os.PathLike) -> tuple[str, str]:
 
 
 def _key_lines(text: str) -> dict[str, int]:
-    """Dotted key -> line of its first `key =`; only shown, so that odd ways of writing TOML need not be understood."""
+    """Dotted key -> line of its first `key =`. Only for messages: unusual ways of writing TOML may be missed."""
     lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -143,7 +143,7 @@ def _override(given: dict, origins: dict[str, str], override: str) -> None:
             raise ConfigError(_line(section, table, origins, "is a section of keys, not a value; leave it out"))
     value = _parse(text)
     for governed in _governed(key, value, table):
-        # what an earlier override said stays: giving both on the command line is deliberate
+        # an earlier override stays: giving both on the command line is deliberate
         if origins.get(f"{parts[0]}.{governed}") != COMMAND_LINE:
             table.pop(governed, None)
             origins.pop(f"{parts[0]}.{governed}", None)
@@ -155,7 +155,7 @@ def _governed(key: str, value: Any, table: dict) -> Iterable[str]:
     """Keys of the same section, in `table`, that a choice on the command line resets."""
     if key == "attention.policy" and isinstance(value, str) and value in POLICY_KEYS:
         changed = value != table.get("policy", AttentionSettings.model_fields["policy"].default)
-        # what is called delta is another thing with another policy
+        # delta means another quantity with another policy
         kept = {"policy", *POLICY_KEYS[value]} - ({"delta"} if changed else set())
         return set(AttentionSettings.model_fields) - kept
     return GOVERNED.get(key, ())
@@ -209,7 +209,7 @@ def _origin(key: str, given: dict, origins: dict[str, str], config: Config) -> s
 
 
 def _given_origin(key: str, origins: dict[str, str]) -> str:
-    """Of the key itself or, when it stands in an inline table, of the nearest table around it."""
+    """Origin of a key or, if it stands in an inline table, of the nearest table around it."""
     while key and key not in origins:
         key = key.rpartition(".")[0]
     return origins.get(key, "")
@@ -238,7 +238,7 @@ def _messages(error: ValidationError, given: dict, origins: dict[str, str]) -> I
         elif problem["type"] == "extra_forbidden":
             yield _line(key, problem["input"], origins, _unknown(path))
         elif problem["type"] == "missing":
-            # what a mistyped preset would have brought is no mistake of its own
+            # keys that a mistyped preset would have set are not reported on their own
             if not any(f"{path[0]}.{chooser}" in wrong for chooser in _field(path[0]).choosers):
                 yield f"{key} is missing: {_expectation(key)}, as {_chooser_of(path, given)} does not set it"
         else:

@@ -36,7 +36,7 @@ POLICY_KEYS = {
 USUAL_K = 5.0
 LARGEST_HEAD = 256
 SMALLEST_BPE = 64
-# far beyond what anybody trains: larger ones are slips of the finger, or meant to harm
+# far beyond what anybody trains: larger numbers are typing mistakes or attacks
 LARGEST_COUNT, LARGEST_WIDTH, MOST_LAYERS = 10**9, 1 << 17, 256
 SMALLEST_WORDS = 5
 
@@ -58,7 +58,7 @@ class Expected:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63  # far larger ones are no float
+        return abs(value) < 2**63  # larger ones do not fit a float
     return isinstance(value, float) and not math.isnan(value)
 
 
@@ -118,7 +118,7 @@ class Settings(BaseModel):
     """Immutable, no unknown keys, no silent conversions: "3" is not 3 and true is not 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    # key that chooses -> its choices and the defaults that each of them brings
+    # key that chooses defaults -> its choices -> the defaults of each
     choosers: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
 
     @model_validator(mode="before")

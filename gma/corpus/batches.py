@@ -1,4 +1,4 @@
-"""Sentences of similar length put into batches, in an endless order that any update can be found in by its number."""
+"""Batches of sentences of similar length, in an endless sequence in which every update has a number."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,9 +13,9 @@ from gma.corpus.token_file import Split
 from gma.text.vocabulary import BOS, EOS, PAD
 
 Lengths = Sequence[int] | np.ndarray
-# epochs whose order is remembered: an update may reach from one into the next
+# how many epochs' orders are cached: an update may reach from one into the next
 CACHED_EPOCHS = 2
-# how coarsely the difference of the two lengths is sorted: larger mixes sentences more, and pads more
+# step in which the difference of the two lengths is sorted: a larger one mixes sentences more, and pads more
 DIFFERENCE_STEP = 4
 
 
@@ -62,7 +62,7 @@ def collate(split: Split, indices: np.ndarray) -> Batch:
 
 
 class BatchPlan:
-    """Which sentences stand together: those of one batch are about equally long on both sides.
+    """Divides sentences into batches whose members are about equally long on both sides.
 
     All sentences are sorted by their longer side, ties in a new random order every epoch, cut where a batch is full,
     and the batches are shuffled. The cuts depend on lengths alone, so every epoch has the same number of batches, and
@@ -168,7 +168,7 @@ def _cuts(lengths: np.ndarray, tokens: int) -> np.ndarray:
     cuts = [0]
     while cuts[-1] < len(lengths):
         start = cuts[-1]
-        # with no longer sentence to come the batch would reach this far
+        # the batch reaches this far at most: if no longer sentence comes
         part = lengths[start : start + max(1, tokens // int(lengths[start]))]
         fits = np.searchsorted(np.arange(1, len(part) + 1) * part, tokens, side="right")
         cuts.append(start + max(1, int(fits)))

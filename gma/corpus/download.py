@@ -162,7 +162,7 @@ def _check(path: Path, expected: str | None) -> str:
 
 
 def _unpack(corpus: Corpus, folder: Path, console: Console) -> None:
-    """Make the files that are missing; all of one base name together, so that they belong together."""
+    """Unpack missing files; those of one base name, such as train.de and train.en, always together."""
     groups: dict[str, list[str]] = {}
     for name in corpus.unpacked:
         groups.setdefault(name.rpartition(".")[0], []).append(name)
@@ -227,7 +227,7 @@ def _write_text(source: IO[bytes], output: BinaryIO, *, is_sgm: bool) -> None:
         output.write(block)
         last = block[-1:]
     if last != b"\n":
-        # or the first line of what is joined to it would be glued to the last one
+        # otherwise the next file's first line would be glued to this file's last one
         output.write(b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Fetching one file over HTTP: goes on where it was cut off, and is there whole or not at all."""
+"""Fetch one file over HTTP: resumes where it was cut off; the file is there whole or not at all."""
 
 import errno
 import http.client
@@ -20,7 +20,7 @@ from gma.storage.digest import sha256_of
 
 BLOCK = 1 << 18
 TIMEOUT = 60
-# attempts in a row that bring not one byte
+# give up after so many attempts in a row without a new byte
 ATTEMPTS = 5
 # worth another try; any other refusal is final
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -46,7 +46,7 @@ class _Version(NamedTuple):
 
     @property
     def validator(self) -> str | None:
-        """For If-Range; a weak tag is not good enough for joining bytes."""
+        """Value for If-Range: a strong tag or the date; a weak tag does not allow joining bytes."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
 
@@ -73,7 +73,7 @@ def fetch(
             part.finish(Path(path))
             return found
         part.discard()
-        # an old part may have been damaged on disk: once more, from the start
+        # the old part may have been damaged on disk: fetch the whole file once more
         if not resumed:
             raise UserError(
                 f"{url}: wrong checksum: expected SHA-256 {sha256}, got {found}; the file on the server is another one "
@@ -205,7 +205,7 @@ def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report
 
 
 def _resumed_length(version: _Version, response: http.client.HTTPResponse, start: int) -> int | None:
-    """Length of the whole file, if this answer continues the part that is there; else the part is void."""
+    """Length of the whole file, if this answer continues the part that is there; _Changed if not."""
     unit, _, span = response.headers.get("Content-Range", "").partition(" ")
     first, _, length = span.partition("/")
     if unit != "bytes" or first.partition("-")[0] != str(start):

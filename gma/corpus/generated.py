@@ -47,7 +47,7 @@ DROPPED_COMMA = Phrase((",",), (), ())
 
 
 def generate(sentences: int, seed: int) -> list[GeneratedPair]:
-    """Distinct sentence pairs; the first n are the same whatever the number, on every platform and Python."""
+    """Distinct sentence pairs, the same on every platform and Python; a longer list begins with the shorter one."""
     if sentences < 0:
         raise ValueError(f"sentences is {sentences}; expected 0 or more")
     grammar = _Grammar(seed)

@@ -33,7 +33,7 @@ from gma.text.word_counts import WordCounts
 
 SPLITS = ("train", "valid", "test")
 CHUNK = 1000
-# different words counted for a word vocabulary; a BPE needs fewer, as it is made of the frequent ones
+# at most so many different words are counted; a BPE needs only the frequent ones
 COUNTED_WORDS = {"bpe": 1 << 17, "word": 1 << 20}
 VOCABULARIES: dict[str, type[BpeVocabulary] | type[WordVocabulary]] = {"bpe": BpeVocabulary, "word": WordVocabulary}
 PARTIAL = ".partial-"
@@ -41,7 +41,7 @@ PARTIAL = ".partial-"
 
 @dataclass
 class SideSummary:
-    """Of one side of a split: ids without EOS, and how many of them are UNK."""
+    """One side of a split: how many ids without EOS, and how many of them are UNK."""
 
     tokens: int = 0
     unknown: int = 0
@@ -141,7 +141,7 @@ class _Preparation:
     def run(self) -> Summary:
         before = _memory()
         texts = self._generated() if self.settings.generated else self._given()
-        # what is scored is checked first, so that a mistake there does not show after minutes of training text
+        # the texts that are scored are read first: a mistake in them should not show only after minutes
         for name in texts.keys() - {"train"}:
             for _ in texts[name].pairs():
                 pass
@@ -287,7 +287,7 @@ class _Preparation:
 
 
 def _move(partial: Path, output: Path) -> None:
-    """Put a finished corpus in the place of an older one; in between, there is none."""
+    """Replace an older corpus by a finished one; while this runs, neither can be opened."""
     old = output / MANIFEST
     names = {path.name for path in partial.iterdir()}
     if old.exists():
@@ -308,10 +308,10 @@ def _reasons(dropped: dict[str, int]) -> str:
 
 
 def _memory() -> int | None:
-    """Most bytes of memory this process has used so far."""
+    """Peak memory of this process in bytes; None where it is not known."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Linux's getrusage would count what the process that started this one used, too
+        # on Linux getrusage includes the memory of the parent process
         kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), flags=re.MULTILINE)
         return int(kilobytes[1]) * 1024 if kilobytes else None
     try:

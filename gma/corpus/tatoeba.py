@@ -13,7 +13,7 @@ from gma.errors import UserError
 from gma.storage import atomic
 
 ARCHIVE, MEMBER = "deu-eng.zip", "deu.txt"
-# of a hundred English sentences, one for each of these, the rest for training
+# one of a hundred English sentences goes into each of these, the rest into training
 HELD_OUT = ("test", "valid")
 SPLITS = ("train", *HELD_OUT)
 FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("de", "en"))

@@ -20,7 +20,7 @@ TOKENIZER = "tokenizer.json"
 LARGEST_TEXT = 1 << 30
 _OFFSET = np.dtype("<i8")
 _ID_TYPES = [id_type(1), id_type(1 << 32)]
-# every file starts with these eight bytes and the size of one item, so that another kind of file is recognised
+# every file starts with these eight bytes and its item size; another kind of file is recognised by that
 _MAGIC = b"gma\x00ids\x01"
 _HEADER = len(_MAGIC) + 8
 

@@ -1,4 +1,4 @@
-"""Everything there is to say about a translator on a test set: quality, latency, alignment; from a model or a log."""
+"""Scores of a translator on a test set: quality, latency and alignment, of a model or of a log."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from gma.metrics import (
 from gma.metrics.alignment import Link
 from gma.model.directory import Loaded
 
-# a calm speaker's; turns seconds of computing into words of delay
+# rate of a calm speaker; turns seconds of computing into words of delay
 WORDS_PER_SECOND = 2.5
 SLOTS = 64
 
@@ -163,7 +163,7 @@ def evaluate(
         text = EvaluationText.of("the given text", list(zip(*text, strict=True)), loaded.tokenizer.rules)
     policy = loaded.model.policy
     latency = loaded.model.latency(delta)
-    # before the long part, so that a wrong file is found at once
+    # checked before the long part, so that a wrong file is found at once
     links = None if gold is None else links_of(gold, text)
     translations = translate(loaded, text.sources, delta=delta, slots=slots, progress=progress)
     instances = tuple(
@@ -300,7 +300,7 @@ def links_of(gold: Sequence[GoldLinks], text: EvaluationText) -> list[GoldLinks]
 
 
 def _paper_latency(translations: Sequence[Translation]) -> CorpusLatency:
-    # an alignment that may go back has read what it has read
+    # an alignment may go back, but what was read stays read
     needed = [list(accumulate(translation.needed, max)) for translation in translations]
     return corpus_latency(needed, [translation.source_tokens for translation in translations], convention="paper")
 

@@ -36,7 +36,7 @@ STYLE: Any = {
     "svg.fonttype": "none",
 }
 ALIGNED, GOLD, HIDDEN, PATH = "#d1495b", "#222222", "#e9e9e9", "#3d3d3d"
-# told apart in grey and by colour-blind readers too
+# distinguishable in grey and for colour-blind readers
 SYSTEMS = [
     ("#0072b2", "o"),
     ("#d55e00", "s"),
@@ -47,10 +47,10 @@ SYSTEMS = [
     ("#000000", "X"),
 ]
 COLUMN = 3.3
-# of a page; a sentence too long for a column is drawn this wide at most
+# width of a page: the most that a sentence too long for a column gets
 PAGE = 7.0
 VECTOR = (".pdf", ".svg")
-# of an aligned position, in points
+# size of the mark at an aligned position, in points
 MARK = 2.8
 
 
@@ -231,7 +231,7 @@ def steps(sizes: Sequence[np.ndarray]) -> Figure:
         figure = Figure(figsize=(COLUMN, 2.2), layout="constrained")
         ax = figure.subplots()
         everything = np.concatenate(sizes)
-        # a few giant leaps would squeeze all others into one bar
+        # cut off at the 99th percentile: a few giant leaps would squeeze all others into one bar
         limit = max(float(np.quantile(everything, 0.99)), 1e-3)
         edges = np.linspace(0, limit, 31)
         colors = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(sizes)))

@@ -117,7 +117,7 @@ def read_instances(path: str | Path) -> list[Instance]:
     """Reads a log, this package's or SimulEval's, in the order of its lines; unknown keys are left alone."""
     instances: list[Instance] = []
     lines: dict[int, int] = {}
-    # bytes: other line separators may stand inside a text
+    # read as bytes: texts may hold other line separators
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():

@@ -1,4 +1,4 @@
-"""Quality against latency: several δ and models on one text, into one curve. A sweep that was cut off goes on."""
+"""The quality-latency curve: models at several δ on one text. A sweep that was cut off goes on."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ from gma.terminal import bar, say
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
 FORMAT, VERSION = "gma-sweep", 2
-# of a number in a file
+# the largest number that a curve.json may hold
 LARGEST = 1e300
 
 
@@ -40,9 +40,10 @@ class Point:
 
     Attributes:
         delta: None for a policy without one.
-        position_aer, posterior_aer: alignment error rate of the best layer, by round(p) and by the largest weight, and
-        within: share of gold-aligned target words written with all their source words within g(i); None where there
-            are no gold links, or no positions.
+        position_aer, posterior_aer: alignment error rate of the best layer, by round(p) and by the largest weight;
+            None without gold links, or without positions.
+        within: share of gold-aligned target words written with all their source words within g(i); None without gold
+            links.
         model, text: fingerprints of all that the scores depend on.
     """
 
@@ -114,7 +115,7 @@ def measure(
     folders = system_names(models)
     known = load_curve(output / CURVE) if (output / CURVE).exists() else []
     place = choose_device(device)
-    # taken first: of a model that changes in between the old points are computed again, not kept as the new one's
+    # taken before loading: points of a model that changes meanwhile must not be kept as the new model's
     prints = {name: _fingerprint(folder) for name, folder in folders.items()}
     systems = {name: directory.load(folder, place) for name, folder in folders.items()}
     text = _common_text({name: load_text(loaded, source, reference) for name, loaded in systems.items()})
@@ -150,7 +151,7 @@ def measure(
             points.append(_point(result, prints[name], text_print))
             points.sort(key=lambda point: (point.system, math.inf if point.delta is None else point.delta))
             write_instances(log_path(output, name, delta), result.instances)
-            # after every point: what is cut off goes on from here
+            # written after every point: a sweep that is cut off goes on from here
             _write(output, points, text)
     _write(output, points, text)
     return points
@@ -220,7 +221,7 @@ def curves(points: Sequence[Point], convention: str = "word") -> dict[str, list[
 
 
 def table(points: Sequence[Point]) -> Table:
-    """One row a point; what finds no room is in the CSV."""
+    """One row for each point; the CSV has all columns."""
     numbers = ("δ, k, θ", "BLEU", "chrF", "AL", "LAAL", "AP", "DAL", "CW", "paper AL", "p > |x|")
     result = Table(
         Column("system", overflow="fold"),
@@ -327,9 +328,9 @@ def _common_text(texts: dict[str, EvaluationText]) -> EvaluationText:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Of a model and the version that runs it."""
+    """Fingerprint of a model and of the version that runs it."""
     files = [sha256_of(folder / name) for name in (directory.CONFIG, directory.TOKENIZER)]
-    # not of the file: one that is written again may have other bytes
+    # digests of the contents, not of the files: a file that is written again may have other bytes
     tensors = [
         tensor_file.digest(folder / name) for name in (directory.MODEL, directory.SEGMENTER) if (folder / name).exists()
     ]

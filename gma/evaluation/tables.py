@@ -37,7 +37,7 @@ def notes(evaluation: Evaluation) -> list[str]:
     elif computing:
         lines.append("with computing: word convention, from the log's elapsed times")
     else:
-        lines.append("latency with computing: not to be had, the log has no measured times")
+        lines.append("computation-aware latency: not available, the log has no measured times")
     if evaluation.past_the_end is not None:
         lines.append(f"p > |x|: {evaluation.past_the_end:.1%} of the aligned positions, over steps and layers")
     if evaluation.alignment and evaluation.alignment.coverage.aligned:

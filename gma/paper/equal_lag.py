@@ -15,7 +15,7 @@ from gma.metrics import BootstrapDifference
 TOLERANCE = 0.1
 # settings tried for one lag; each costs a translation of the test set
 TRIES = 6
-# of a setting: it stands in tables
+# decimals of a setting, which is shown in tables
 DECIMALS = 3
 
 

@@ -74,7 +74,7 @@ ABLATIONS = {
     "sharing-all": Variant(3.07, 27.26),
 }
 ALIGNMENT = (AlignmentRow("low", 0.49, 0.8100), AlignmentRow("mid", 0.61, 0.8827), AlignmentRow("high", 0.76, 0.9558))
-# what its step-size figure says in words, at AL ≈ 4.5
+# what the paper's step-size figure shows, in words, at AL ≈ 4.5
 STEPS = {
     "Wait-k": "k once, then 1, then 0 when the source has ended (k = 5)",
     "MMA": "mostly 0, and a large share above 5 (λ = 0.4)",

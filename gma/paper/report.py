@@ -34,7 +34,7 @@ SCHEDULES = {
     "linear": "falling in a straight line to 0 at the last",
     "inverse_square_root": "falling with the square root of the update's number",
 }
-# the table that a figure stands under
+# the figures under each table
 PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
 
 
@@ -104,11 +104,11 @@ def _machine() -> str:
 
 def _figures(results: Results) -> dict[str, Figure]:
     drawn: dict[str, Figure] = {}
-    # those that stream first, so that each has the same colour in all figures
+    # systems that stream come first, so that each has the same colour in all figures
     systems = sorted(results.group("systems"), key=lambda system: not system.symbol)
     if systems:
         drawn["curve"] = quality_latency(_curves(results, systems, "al"))
-    # one that waits for everything would squeeze all others together
+    # without systems that wait for everything: they would squeeze all others together
     streaming = [system for system in systems if system.symbol]
     if streaming:
         drawn["cw"] = quality_latency(_curves(results, streaming, "cw"), metric="consecutive wait CW")
@@ -121,7 +121,7 @@ def _figures(results: Results) -> dict[str, Figure]:
 
 
 def _curves(results: Results, systems: Sequence[System], latency: str) -> dict[str, list[CurvePoint]]:
-    """Without labels: the settings stand in the table, and would cover one another here."""
+    """The points of each system, without labels: these would cover one another, and stand in the table."""
     return {
         system.title: [CurvePoint(getattr(row.point, latency), row.point.bleu) for row in results.of(system.name)]
         for system in systems

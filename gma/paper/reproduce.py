@@ -1,4 +1,4 @@
-"""The work behind `gma reproduce`: every system of the paper trained, swept and compared. What was cut off goes on."""
+"""`gma reproduce`: trains, sweeps and compares every system of the paper. What was cut off goes on."""
 
 import shlex
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from gma.terminal import say
 from gma.training import run, segmenter
 
 CORPUS, SWEEP, EQUAL_LAG, TIMES = "corpus", "sweep", "equal-lag", "times.json"
-# training sentences that meaning units are looked for in
+# how many training sentences are labelled with meaning units
 SEGMENTED = 5000
 # gold links of the corpus's test split, where it has some
 LINKS = "test.align"
@@ -59,7 +59,7 @@ def reproduce(
     work = Reproduction(systems.recipe_named(recipe), folder, console, overrides)
     standard = () if group else systems.budget_of(recipe).standard
     chosen = systems.choose(work.plan, names or standard, group)
-    # a wrong override is found before anything is trained; what is shared is read from models not chosen, too
+    # finds a wrong override before anything is trained; models that are not chosen may be shared by those that are
     for system in work.plan:
         for model in system.models:
             work.config_of(model)
@@ -139,7 +139,7 @@ class Reproduction:
         )
 
     def time_left(self, remaining: Sequence[System]) -> str:
-        """By what a model has taken on average, here and in calls before."""
+        """Estimated from the mean time of the models that are finished, in this call and earlier ones."""
         finished = self.times.finished()
         missing = [model for system in remaining for model in system.models if model.name not in finished]
         if not missing or not finished:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from gma.errors import UserError
 
 GROUPS = ("systems", "ablations")
-# of the system that the others are compared with at equal lag, and of the one it is compared with
+# the two systems compared at equal lag
 GMA, WAIT_K = "gma", "wait-k"
 REFERENCE = "ablation-gma"
-# GMA as the paper has it, and the name of that system where the recipe's own GMA is another
+# override that makes GMA as printed, and the name of that system where the recipe's own GMA differs
 PRINTED, GMA_PRINTED = ("attention.width_rule=half",), "gma-printed"
 
 
@@ -180,7 +180,7 @@ def _systems(budget: Budget) -> list[System]:
             latencies=budget.ks,
         ),
         _system("mu", "MU", Model("mu", under="offline"), symbol="θ", latencies=budget.thresholds),
-        # as in the code that came with it: the variance loss for hard attention, the average one for soft attention
+        # as in the code of MMA: the variance loss for hard attention, the average loss for soft attention
         _system("mma-h", "MMA-H", *_monotonic("hard", "variance", "average", budget.variances), symbol="λ"),
         _system(
             "mma-il", "MMA-IL", *_monotonic("infinite_lookback", "average", "variance", budget.averages), symbol="λ"

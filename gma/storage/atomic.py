@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the process or the machine stops."""
+"""Atomic file writes: a file is whole or absent, whenever the process or the machine stops."""
 
 import os
 from collections.abc import Callable
@@ -9,10 +9,10 @@ TEMPORARY = ".gma.tmp"
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, bring it to the disk, and put it in the place of `path`."""
+    """Let `write` fill a temporary file in the same folder, sync it to disk, and rename it to `path`."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        # made here, and so with the permissions that the user's other files get, whoever fills it
+        # created here, so that it gets the usual permissions whoever fills it
         temporary.touch()
         write(temporary)
         with temporary.open("r+b") as file:

@@ -15,7 +15,7 @@ def sha256_of(path: Path) -> str:
 
 
 def fingerprint(*parts: str | bytes) -> str:
-    """32 letters that are other ones if anything in the parts, one after the other, is."""
+    """Hash of the parts joined together, 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)

@@ -6,7 +6,7 @@ from pathlib import Path
 from gma.errors import UserError
 
 CORPUS, RUN, MODEL = "a prepared corpus", "a training run", "a model"
-# what is found in folders of each kind; a run is asked for first, as it holds a model, too
+# files that mark each kind of folder; a run is checked first, as it also holds a model
 MARKS = {RUN: ("checkpoints", "history.jsonl"), MODEL: ("model.safetensors", "config.toml"), CORPUS: ("corpus.json",)}
 
 

@@ -40,7 +40,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) 
 
 def read(path: Path) -> Contents:
     """Read and check; DamagedFile if anything at all is wrong with the contents, OSError if it cannot be opened."""
-    # told apart here: what safetensors raises for the two differs between its versions
+    # opened first: what safetensors raises for a missing and for a damaged file differs between its versions
     path.open("rb").close()
     try:
         with safe_open(path, "pt") as file:

@@ -117,7 +117,7 @@ class Decoder:
             if error.start == 0:
                 problem = _not_utf8(self._column + 1, data[0])
                 raise UserError(f"{self.name}, line {self._line}: {problem}; convert the text first") from None
-            # what stands before the bad byte is handed out first
+            # text before the bad byte is handed out first
             text, used = data[: error.start].decode("utf-8"), error.start
         at_start = (self._line, self._column) == (1, 0)
         self._line, self._column = self._place(data[:used])

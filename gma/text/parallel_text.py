@@ -79,5 +79,5 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        # said properly when it is opened
+        # reported when the file is opened
         return 0

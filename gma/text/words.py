@@ -33,7 +33,7 @@ def word_delays(
     """
     if len(needed) < len(target_ids):
         raise ValueError(f"needed has {len(needed)} numbers for {len(target_ids)} tokens; expected one each at least")
-    # a word is needed when more tokens are than stand before it
+    # a word is needed if more tokens are needed than precede it
     before = [0, *accumulate(source_pieces_per_word)][:-1]
     furthest = list(accumulate((bisect_left(before, tokens) for tokens in needed), max))
     return [furthest[min(end, len(furthest)) - 1] for end in word_ends(target_ids, vocabulary)]

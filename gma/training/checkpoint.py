@@ -62,7 +62,7 @@ class CheckpointFolder:
                 aside = path.replace(path.with_name(path.name + DAMAGED))
                 warn(f"{error}. Set aside as {aside.name}; trying the checkpoint before it")
             except OSError as error:
-                # it may be whole: going on from an older one would throw it away
+                # the file may be whole: resuming from an older one would throw it away
                 raise CheckpointError(
                     f"{path} cannot be opened: {error.strerror}; put that right, and try again"
                 ) from error

@@ -1,4 +1,4 @@
-"""Training as people see it: one live line on a terminal, plain lines elsewhere."""
+"""Progress of training: one live line on a terminal, plain lines elsewhere."""
 
 from datetime import timedelta
 from typing import Any

@@ -16,7 +16,7 @@ class History:
     """`history.jsonl` and `tensorboard/` in a run's folder. Every record has `kind` and `update`."""
 
     def __init__(self, run: Path, update: int):
-        """Go on after `update`: what was recorded past it belongs to a future that was not saved, and is dropped."""
+        """Go on after `update`; later records, of updates that were never saved, are dropped."""
         self.path = run / HISTORY
         kept = [record for record in read(self.path) if record["update"] <= update]
         atomic.replace_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
@@ -28,7 +28,7 @@ class History:
     def add(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
-        # before the checkpoint that follows: a resumed run must find all lines up to it
+        # on disk before the next checkpoint: a resumed run must find all lines up to it
         os.fsync(self._file.fileno())
         for key, value in record.items():
             if isinstance(value, int | float) and key != "update":

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and the end of the terminal (SIGHUP) as a wish to stop soon, in good order."""
+"""Ctrl-C, SIGTERM and the end of the terminal (SIGHUP) as requests to save and stop."""
 
 import contextlib
 import os
@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MESSAGE = b"\ngma: stopping after this update, then saving; once more to stop at once and lose what is not saved\n"
-# torchrun hands on a signal that the terminal has sent to us already: that is no second wish
+MESSAGE = b"\ngma: stopping after this update, then saving; press Ctrl-C again to stop now and lose unsaved updates\n"
+# torchrun passes on a signal that the terminal has already sent to us: that is not a second one
 ECHO_SECONDS = 2.0
 
 
@@ -23,7 +23,7 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         for number in SIGNALS:
-            # under nohup the end of the terminal is nobody's wish
+            # under nohup the end of the terminal is ignored
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._note)
         return self
@@ -36,7 +36,7 @@ class Interruption:
         if not self.signal:
             self.signal, self._when = number, time.monotonic()
             if self._speak:
-                # nobody may be listening any more: nothing in a handler may raise
+                # standard error may be closed, and a handler must not raise
                 with contextlib.suppress(OSError):
                     os.write(2, MESSAGE)
         elif time.monotonic() - self._when > ECHO_SECONDS:

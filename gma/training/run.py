@@ -26,9 +26,9 @@ from gma.training.checkpoint import Checkpoint, CheckpointFolder
 from gma.training.trainer import CHECKPOINTS, Outcome, State, Trainer
 from gma.training.world import World, join
 
-# where a corpus lies does not change it
+# the place of a corpus is not part of its identity
 PLACES = {"folder", "root"}
-# these may change when a run is resumed: they decide when something is done, or where, but not what an update does.
+# settings that may change when a run is resumed: they decide when or where something is done, not what an update does.
 # [data] is not compared either: the prepared corpus itself is; nor accumulation: micro-batches per update are
 FREE = {
     "training.updates",
@@ -81,7 +81,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
         trainer = Trainer(config, corpus, folder, world, console, own)
         if found:
             trainer.restore(checkpoint.tensors if checkpoint else {}, State(**found["state"]), Path(found["path"]))
-            checkpoint = None  # as large as all that is trained, and not needed any more
+            checkpoint = None  # frees as much memory as the model and the optimizer take
             if world.is_first:
                 say(console, f"resuming after update {trainer.state.update:,} from {found['path']}")
         outcome = trainer.train()
@@ -127,7 +127,7 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
 
 def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, Any]:
     """What an update's result depends on: settings, the corpus, and how many micro-batches make an update."""
-    # a rate that falls to 0 at the last update depends on which one that is
+    # with a linear schedule the rate depends on the number of updates
     free = FREE - {"training.updates"} if config.training.schedule == "linear" else FREE
     settings = {
         f"{section}.{key}": value
@@ -141,7 +141,7 @@ def identity(config: Config, corpus: PreparedCorpus, world: World) -> dict[str, 
         "corpus": fingerprint(json.dumps(files, sort_keys=True)),
         "micro_batches": world.size * config.training.accumulation,
     }
-    # as it will come back from a file: no tuples
+    # a round trip through JSON, as when it is read from a file: tuples become lists
     return json.loads(json.dumps(record))
 
 

@@ -38,11 +38,11 @@ from gma.training.validation import Validation
 from gma.training.world import World
 
 CHECKPOINTS = "checkpoints"
-# summed up between two log entries
+# sums between two log entries
 WINDOW = ("smoothed", "likelihood", "auxiliary", "tokens", "past_the_end", "positions", "seconds")
-# so many updates in a row without a finite gradient are no accident any more
+# give up after this many non-finite gradients in a row
 HOPELESS = 100
-# distinguishes what is drawn for an update from what is drawn for its micro-batches
+# stands for the micro-batch in seeds of what is drawn once for an update
 FOR_DELTA = 2**32 - 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -109,7 +109,7 @@ class Trainer:
         )
         self.checkpoints = CheckpointFolder(run / CHECKPOINTS, self.settings.keep_checkpoints)
         self.state = State()
-        self.saved = True  # whether a checkpoint, or the beginning, holds all there is
+        self.saved = True  # whether everything up to now is in a checkpoint
         limit = self.settings.minutes * 60.0
         self.display = TrainingDisplay(console, self.settings.updates, limit, quiet=not world.is_first)
         self.interruption = Interruption(speak=world.is_first)
@@ -122,7 +122,7 @@ class Trainer:
         self.world.share_tensors(live.values())
         self.state = state
         self.scaler.load_state_dict(state.scaler)
-        # a checkpoint of another version may have summed up something else
+        # a checkpoint of another version may hold other sums
         if not self.world.is_first or len(state.window) != len(WINDOW):
             state.window = [0.0] * len(WINDOW)
 
@@ -135,7 +135,7 @@ class Trainer:
         return tensors
 
     def train(self) -> Outcome:
-        """Until the limits of the config, patience's end, or a signal."""
+        """Train until a limit of the config is reached, patience ends, or a signal arrives."""
         self.began = time.monotonic() - self.state.seconds
         self.history = History(self.run, self.state.update) if self.world.is_first else None
         try:
@@ -177,7 +177,7 @@ class Trainer:
         for index, batch in enumerate(batches):
             torch.manual_seed(_seed(self.settings.seed, update, index * self.world.size + self.world.rank))
             last = index == len(batches) - 1
-            # gradients travel once per update, during the last backward
+            # gradients are exchanged once per update, during the last backward pass
             with self._without_exchange() if not last else nullcontext():
                 sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
         self.learning_rate = learning_rate(update, self.settings)
@@ -200,7 +200,7 @@ class Trainer:
             output = self.network(batch.source, batch.source_lengths, batch.target_input, delta)
             loss = cross_entropy(output.logits, batch.target_output, self.settings.label_smoothing, PAD)
         auxiliary = torch.zeros_like(loss.smoothed) if output.auxiliary is None else output.auxiliary
-        # the processes' gradients are averaged; the sum is wanted
+        # gradients are averaged over processes, but the sum is wanted
         self.scaler.scale((loss.smoothed + auxiliary) * (self.world.size / tokens)).backward()
         with torch.no_grad():
             past, positions = _past_the_end(output.alignments, batch)
@@ -256,7 +256,7 @@ class Trainer:
             self._save()
 
     def _finish(self, interrupted: bool) -> None:
-        """Leave a validated model, if there was time, and a checkpoint."""
+        """Validate, unless interrupted, and write a last checkpoint."""
         if not interrupted and self.state.validated != self.state.update:
             self._validate()
         if not self.saved:
@@ -381,7 +381,7 @@ def _optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
 
 
 def _comparable(loss: float) -> float:
-    """NaN as the worst of all: nothing is less than NaN, which would be the best one for ever."""
+    """Infinity for NaN: as nothing is less than NaN, such a loss would stay the best one."""
     return math.inf if math.isnan(loss) else loss
 
 

@@ -32,7 +32,7 @@ class Validation:
         self.batches = length_batches(split.source.lengths + 1, split.target.lengths + 1, tokens)[
             world.rank :: world.size
         ]
-        # a side without words has no latency
+        # pairs with an empty side are left out: they have no latency
         texts = (split.source.lengths > 0) & (split.target.lengths > 0)
         self.translated = np.flatnonzero(texts)[:sentences].tolist()
 

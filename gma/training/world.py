@@ -1,6 +1,6 @@
 """The processes of one training run: their number, sums over all of them. One process alone is a world of size 1.
 
-`torchrun` starts them and ends all when one fails; by themselves, too, none waits for another longer than `PATIENCE`.
+`torchrun` starts them, and ends all when one fails; none waits for another longer than `PATIENCE`.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from gma.errors import UserError
 from gma.model.device import choose_device
 
 CPU = torch.device("cpu")
-# the only buffers are tables that every process computes for itself; the option's name depends on torch's version
+# buffers need no synchronisation: every process computes the same tables; the option's name depends on torch's version
 SYNCHRONISE_BUFFERS = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")
@@ -108,9 +108,9 @@ def join(device: str) -> Iterator[World]:
     if size == 1:
         yield World(device=place)
         return
-    # both: small numbers travel between CPUs, gradients between the devices
+    # two backends: small numbers travel between CPUs, gradients between devices
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=PATIENCE)
     yield World(rank, size, place)
-    # not when an exception passes: leaving in good order would wait for a process that may be gone
+    # not after an exception: an orderly exit would wait for a process that may be gone
     distributed.destroy_process_group()
