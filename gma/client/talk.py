@@ -155,7 +155,9 @@ class RemoteTalk:
             except (ConnectionClosed, InvalidHandshake, OSError, asyncio.TimeoutError, EOFError) as error:
                 problem = error
             if self.held.n > before:
-                pause, reached = FIRST_PAUSE, loop.time()
+                pause = FIRST_PAUSE
+            if self.held.n > before or problem is None:
+                reached = loop.time()
             if problem is not None and loop.time() - reached > self._patience:
                 raise ClientError(
                     f"no server could be reached for {self._patience:g} seconds: {', '.join(self._urls)} ({problem})"
@@ -205,6 +207,8 @@ class RemoteTalk:
             return True
         if code in FINAL_CLOSES:
             raise ClientError(f"the server closed with {code}: {refusal.message if refusal else 'no reason given'}")
+        if code == protocol.FAILED:
+            raise EOFError(refusal.message if refusal else "a step failed")
         if code == protocol.IDLE:
             await self._something_to_say()
         return False

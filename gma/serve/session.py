@@ -312,7 +312,7 @@ class Session:
 
     async def _hang_up(self) -> None:
         if self.socket.application_state is WebSocketState.CONNECTED:
-            with contextlib.suppress(RuntimeError, OSError):
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
                 await self.socket.close(self._close or protocol.DONE)
 
 

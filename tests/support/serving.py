@@ -105,7 +105,12 @@ class Replicas:
         return int(self._parent.stdout.readline())
 
     def kill(self, process: int) -> None:
+        """Returns when the process is gone, and its port free."""
         os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(process, 0)
+                time.sleep(0.001)
 
     def close(self) -> None:
         self._parent.stdin.close()
