@@ -4,7 +4,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 RUN python -m venv /opt/gma
 ENV PATH=/opt/gma/bin:$PATH
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
-RUN pip install --no-cache-dir "setuptools>=77" "pybind11>=2.13" wheel
+RUN pip install --no-cache-dir "setuptools>=77" "pybind11>=2.13" ninja wheel
 COPY . /src
 RUN pip install --no-cache-dir --no-build-isolation "/src[serve]"
 

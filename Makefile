@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
-SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc -type f)
+SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
 .PHONY: setup test-setup demo serve demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report gpu-roofline sanitize cuda-check lint format clean
 
@@ -25,7 +25,7 @@ setup: $(READY)
 # torch first and by itself: the extension is built against the torch that is installed, not one of its own
 $(READY): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13"
+	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13" ninja
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@test ! -f gma_kernels/_native_missing.txt || { echo "no native backend:"; cat gma_kernels/_native_missing.txt; }
 	touch $(READY)
@@ -145,7 +145,7 @@ cuda-check:
 	@test -x $(CUDA_PYTHON) || test $$(df -Pk build | awk 'NR == 2 {print $$4}') -gt 8000000 || \
 		{ echo "cuda-check needs 8 GB of disk in $(CURDIR)/build, and there are less"; exit 1; }
 	test -x $(CUDA_PYTHON) || $(PYTHON) -m venv $(CUDA_VENV)
-	$(CUDA_PYTHON) -m pip install --quiet $(CUDA_TORCH) numpy "setuptools>=77" "pybind11>=2.13"
+	$(CUDA_PYTHON) -m pip install --quiet $(CUDA_TORCH) numpy "setuptools>=77" "pybind11>=2.13" ninja
 	@begin=$$(date +%s) && \
 		GMA_CUDA=1 $(CUDA_PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . && \
 		echo "built and installed in $$(($$(date +%s) - begin)) s on $$(nproc) cores"

@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -144,6 +145,9 @@ def _automatic(device: torch.device, dtype: torch.dtype) -> str:
     for name in preferred:
         status = _status(name)
         if status.available and _serves_device(status, device) and _serves_dtype(status, dtype):
+            # a compiler at hand and no kernels: an installation that went otherwise than it was meant to
+            if reasons and shutil.which("nvcc") and "GMA_CUDA=0" not in reasons[0]:
+                warnings.warn(f"gma_kernels uses '{name}' on {device} ({reasons[0]})", stacklevel=4)
             return name
         if status.available:
             served = f"serves {', '.join(status.dtypes)} on {' and '.join(status.devices)}"

@@ -1,18 +1,15 @@
 """What the CUDA kernels take of a processor, from `ptxas -v` and from how they are launched. Nothing runs on a GPU."""
 
-import contextlib
-import importlib.util
-import io
 import os
 import re
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 from benchmarks.gpu.occupancy import Resources
+from build_support.cuda_toolkit import CudaUnavailable, Toolkit, find_nvcc
 
 ROOT = Path(__file__).parents[2]
 RECORDER = Path(__file__).with_name("launch_recorder.cpp")
@@ -61,30 +58,32 @@ def rows(capabilities: tuple[str, ...] = CAPABILITIES) -> list[Resources]:
 
 
 def compile_kernels(capabilities: tuple[str, ...], folder: Path) -> tuple[list[Compiled], list[str]]:
-    """The kernels, compiled as setup.py does, and the object files they are in."""
-    build = setup_script()
+    """The kernels, compiled as they are when they are installed, and the object files they are in."""
+    command = Toolkit(nvcc(), list(capabilities)).compile_command()
 
     def compile_source(source: Path) -> tuple[list[Compiled], str]:
         target = str(folder / f"{source.stem}.o")
-        output = build.run([*build.nvcc_command(toolkit, source, target), "-Xptxas=-v"], RuntimeError)
-        return parse_ptxas(output), target
+        return parse_ptxas(run([*command, "-Xptxas=-v", "-c", str(source), "-o", target])), target
 
-    with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(os.cpu_count()) as pool:
-        try:
-            toolkit = build.Toolkit(build.find_nvcc(), list(capabilities))
-        except build.CudaUnavailable as error:
-            raise RuntimeError(str(error)) from error
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         # a unit without kernels has none to report
         units = [unit for unit in pool.map(compile_source, sorted(ROOT.glob("csrc/cuda/*.cu"))) if unit[0]]
     return [kernel for kernels, _ in units for kernel in kernels], [target for _, target in units]
 
 
-def setup_script() -> ModuleType:
-    """setup.py, which knows the compiler, its flags and the sources."""
-    spec = importlib.util.spec_from_file_location("setup_script", ROOT / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def nvcc() -> str:
+    """RuntimeError where there is none."""
+    try:
+        return find_nvcc(None)
+    except CudaUnavailable as error:
+        raise RuntimeError(str(error)) from error
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
+    return done.stdout + done.stderr
 
 
 def parse_ptxas(text: str) -> list[Compiled]:
@@ -101,11 +100,8 @@ def parse_ptxas(text: str) -> list[Compiled]:
 
 def record_launches(objects: list[str], folder: Path) -> dict[str, Launch]:
     """How each kernel, by its mangled name, is launched for a long source."""
-    build = setup_script()
     program = str(folder / "launch_recorder")
-    with contextlib.redirect_stdout(io.StringIO()):
-        flags = ["-std=c++17", f"-I{ROOT / 'csrc'}", str(RECORDER), *objects, "-o", program]
-        build.run([*build.find_compiler(), *flags], RuntimeError)
+    run([os.environ.get("CXX") or "c++", "-std=c++17", f"-I{ROOT / 'csrc'}", str(RECORDER), *objects, "-o", program])
     output = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     launches = {}
     for line in output.splitlines():

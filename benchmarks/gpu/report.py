@@ -49,10 +49,9 @@ which the L2 cache will often hold.
 
 def resources(console: Console) -> list[Resources]:
     found = triton_resources.rows()
-    build = cuda_resources.setup_script()
     try:
-        build.find_nvcc()
-    except build.CudaUnavailable as error:
+        cuda_resources.nvcc()
+    except RuntimeError as error:
         console.print(f"The CUDA kernels are left out: {error}")
         return found
     return found + cuda_resources.rows()

@@ -123,7 +123,7 @@ def test_an_editable_installation_leaves_its_reasons_in_the_sources(tmp_path):
     sources.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
-    for name in ("gma", "gma_kernels"):
+    for name in ("build_support", "gma", "gma_kernels"):
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("*_missing.txt", "__pycache__"))
     code = f"from setuptools.build_meta import build_editable; build_editable({str(tmp_path)!r})"
     run(sys.executable, "-c", code, cwd=sources, GMA_BUILD_NATIVE="0")

@@ -1,6 +1,7 @@
 """Which backends there are, and what happens when the one asked for is not."""
 
 import importlib
+import warnings
 
 import pytest
 import torch
@@ -101,3 +102,27 @@ def test_automatic_choice_equals_the_preferred_backend():
     preferred = "native" if gma_kernels.backends()["native"].available else "reference"
     expected = gma_kernels.gaussian_attention(*inputs, backend=preferred)
     assert torch.equal(gma_kernels.gaussian_attention(*inputs), expected)
+
+
+@pytest.mark.parametrize(
+    ("nvcc", "reason", "warns"),
+    [
+        ("/bin/nvcc", "torch could not be imported at installation", True),
+        (None, "no nvcc was found at installation", False),
+        ("/bin/nvcc", "it was left out at installation by GMA_CUDA=0", False),
+    ],
+)
+def test_triton_instead_of_cuda_is_told_where_cuda_kernels_could_have_been_built(monkeypatch, nvcc, reason, warns):
+    """Pretends to have a GPU."""
+    module = importlib.import_module("gma_kernels.backends")
+    status = {
+        "cuda": gma_kernels.BackendStatus(False, reason, ("cuda",), ("float32",)),
+        "triton": gma_kernels.BackendStatus(True, "pretended", ("cuda",), ("float32",)),
+    }
+    monkeypatch.setattr(module, "_status", status.__getitem__)
+    monkeypatch.setattr(module.shutil, "which", lambda name: nvcc)
+    automatic = module._automatic.__wrapped__
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert automatic(torch.device("cuda", 0), torch.float32) == "triton"
+    assert [reason in str(x.message) for x in caught] == [True] * warns

@@ -1,5 +1,6 @@
-"""What setup.py decides about CUDA, how it fails, and that nvcc compiles and links what it should."""
+"""What the build decides about CUDA, what ninja makes of that, how it fails, and that nvcc compiles what it should."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,29 +9,36 @@ import torch
 from setuptools import Distribution, Extension
 
 import setup
+from build_support import cuda_toolkit, ninja_plan
+from build_support.cuda_toolkit import CudaUnavailable
 
 ROOT = Path(__file__).parents[3]
 KNOWN = "compute_75\\ncompute_80\\ncompute_86\\ncompute_90\\ncompute_100\\ncompute_120\\n"
+QUESTIONS = f"*--version*) echo 'Cuda compilation tools, release 13.0';; *--list-gpu-arch*) printf '{KNOWN}';;"
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said_of_cuda(monkeypatch):
-    for name in ("GMA_CUDA", "GMA_BUILD_NATIVE", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
+    for name in ("GMA_CUDA", "GMA_BUILD_NATIVE", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH", "CXX", "MAX_JOBS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(ROOT)
 
 
+def write_nvcc(path: Path, body: str) -> str:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.fixture
 def toolkit(monkeypatch, tmp_path):
-    """CUDA_HOME of a toolkit whose nvcc is a shell script; its body can be given."""
+    """nvcc of a toolkit, which CUDA_HOME names: a shell script, of which `compiling` is what it does with a source."""
 
-    def make(body=f"printf '{KNOWN}'"):
-        nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
-        nvcc.parent.mkdir(parents=True)
-        nvcc.write_text(f"#!/bin/sh\n{body}\n")
-        nvcc.chmod(0o755)
-        monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
-        return str(nvcc)
+    def make(compiling="exit 1", questions=QUESTIONS):
+        nvcc = write_nvcc(tmp_path / "toolkit" / "bin" / "nvcc", f'case "$*" in {questions} *) {compiling};; esac')
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+        return nvcc
 
     return make
 
@@ -38,8 +46,8 @@ def toolkit(monkeypatch, tmp_path):
 @pytest.fixture
 def real_nvcc():
     try:
-        return setup.find_nvcc()
-    except setup.CudaUnavailable as error:
+        return cuda_toolkit.find_nvcc(None)
+    except CudaUnavailable as error:
         pytest.skip(str(error))
 
 
@@ -52,33 +60,36 @@ def real_nvcc():
         ("10.0;12.0+PTX;10.0", ["10.0", "12.0+PTX"]),
         ("9.0a 10.0f", ["9.0a", "10.0f"]),
         ("7.0 7.5+PTX 8.0 8.6+PTX", ["8.0", "8.6+PTX"]),
+        ("Turing;Ampere;Hopper", ["8.0", "8.6+PTX", "9.0+PTX"]),
+        ("Ampere+Tegra 9.0", ["8.7", "9.0"]),
     ],
 )
 def test_capabilities_are_read_as_torch_writes_them_and_old_ones_left_out(text, expected):
-    assert setup.parse_architectures(text) == expected
+    assert cuda_toolkit.parse_architectures(text) == expected
 
 
-@pytest.mark.parametrize("text", ["Ampere", "80", "8.0,9.0", "8.0;sm_90", "8.0+ptx", "8", "9.0+PTX+PTX"])
+@pytest.mark.parametrize("text", ["Amper", "80", "8.0,9.0", "8.0;sm_90", "8.0+ptx", "8", "9.0+PTX+PTX"])
 def test_a_capability_that_is_none_is_named_with_what_is_expected(text):
-    with pytest.raises(setup.CudaUnavailable, match=r"TORCH_CUDA_ARCH_LIST.*expected.*'8\.0;9\.0\+PTX'"):
-        setup.parse_architectures(text)
+    with pytest.raises(CudaUnavailable, match=r"TORCH_CUDA_ARCH_LIST.*expected.*'8\.0;9\.0\+PTX'.*Ampere"):
+        cuda_toolkit.parse_architectures(text)
 
 
-def test_only_old_capabilities_are_refused():
-    with pytest.raises(setup.CudaUnavailable, match=r"'7\.0;7\.5'; expected a compute capability of 8\.0 or more"):
-        setup.parse_architectures("7.0;7.5")
+@pytest.mark.parametrize("text", ["7.0;7.5", "Volta"])
+def test_only_old_capabilities_are_refused(text):
+    with pytest.raises(CudaUnavailable, match=rf"'{text}'; expected a compute capability of 8\.0 or more"):
+        cuda_toolkit.parse_architectures(text)
 
 
 def test_code_for_newer_parts_only_where_asked_for():
-    assert setup.code_flag("8.0") == "-gencode=arch=compute_80,code=[sm_80]"
-    assert setup.code_flag("12.0+PTX") == "-gencode=arch=compute_120,code=[sm_120,compute_120]"
+    assert cuda_toolkit.code_flag("8.0") == "-gencode=arch=compute_80,code=[sm_80]"
+    assert cuda_toolkit.code_flag("12.0+PTX") == "-gencode=arch=compute_120,code=[sm_120,compute_120]"
 
 
 @pytest.mark.parametrize(
     ("mode", "torch_cuda", "builds"),
     [
         (None, "13.0", True),
-        ("auto", "13.0", True),
+        ("auto", "13.2", True),
         ("auto", None, False),
         ("1", None, True),
         ("1", "13.0", True),
@@ -92,94 +103,164 @@ def test_when_the_cuda_part_is_built(toolkit, monkeypatch, mode, torch_cuda, bui
     nvcc = toolkit()
     if mode is not None:
         monkeypatch.setenv("GMA_CUDA", mode)
-    monkeypatch.setattr(torch.version, "cuda", torch_cuda)
     monkeypatch.setattr(torch.cuda, "is_available", look_for_a_gpu)
     monkeypatch.setattr(torch.cuda, "device_count", look_for_a_gpu)
     if builds:
-        assert setup.find_toolkit() == (nvcc, ["8.0", "9.0", "10.0", "12.0+PTX"])
+        assert cuda_toolkit.find_toolkit(torch_cuda) == (nvcc, ["8.0", "9.0", "10.0", "12.0+PTX"])
     else:
-        with pytest.raises(setup.CudaUnavailable, match="GMA_CUDA=0" if mode == "0" else "without CUDA"):
-            setup.find_toolkit()
+        with pytest.raises(CudaUnavailable, match="GMA_CUDA=0" if mode == "0" else "without CUDA"):
+            cuda_toolkit.find_toolkit(torch_cuda)
 
 
 def test_the_list_of_capabilities_is_honoured(toolkit, monkeypatch):
     toolkit()
-    monkeypatch.setenv("GMA_CUDA", "1")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.6 9.0+PTX")
-    assert setup.find_toolkit().architectures == ["8.6", "9.0+PTX"]
+    assert cuda_toolkit.find_toolkit("13.0").architectures == ["8.6", "9.0+PTX"]
 
 
 def test_an_older_toolkit_builds_what_it_knows(toolkit):
-    assert setup.default_architectures(toolkit("printf 'compute_80\\ncompute_90\\n'")) == ["8.0", "9.0+PTX"]
+    nvcc = toolkit(questions="*--list-gpu-arch*) printf 'compute_80\\ncompute_90\\n';;")
+    assert cuda_toolkit.default_architectures(nvcc) == ["8.0", "9.0+PTX"]
 
 
 def test_a_toolkit_named_and_not_there(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    with pytest.raises(setup.CudaUnavailable, match=f"no nvcc was found.*{tmp_path}/bin/nvcc"):
-        setup.find_nvcc()
+    with pytest.raises(CudaUnavailable, match=f"no nvcc was found.*{tmp_path}/bin/nvcc"):
+        cuda_toolkit.find_nvcc(None)
+
+
+def test_a_toolkit_of_another_major_version_than_that_of_torch_is_refused(toolkit):
+    nvcc = toolkit()
+    with pytest.raises(CudaUnavailable, match=rf"build for CUDA 12\.6.*only {nvcc} of CUDA 13\.0; .*CUDA_HOME"):
+        cuda_toolkit.find_nvcc("12.6")
+
+
+@pytest.mark.parametrize("folder", ["nvidia/cu13", "nvidia/cuda_nvcc"])
+def test_an_nvcc_from_pip_is_found_if_it_is_the_one_that_fits(monkeypatch, tmp_path, folder):
+    nvcc = write_nvcc(tmp_path / folder / "bin" / "nvcc", "echo 'release 99.1, V99.1.88'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cuda_toolkit.find_nvcc("99.0") == nvcc
+
+
+def test_nvcc_is_given_the_compiler_that_is_asked_for(monkeypatch):
+    kit = cuda_toolkit.Toolkit("nvcc", ["8.0"])
+    assert not any("ccbin" in word for word in kit.compile_command())
+    monkeypatch.setenv("CXX", "ccache g++-12 -m64")
+    assert "-ccbin=g++-12" in kit.compile_command()
 
 
 @pytest.mark.parametrize("mode", ["yes", "on", "2", "AUTO"])
 def test_an_unknown_mode_stops_the_build_with_the_choices(monkeypatch, mode):
     monkeypatch.setenv("GMA_CUDA", mode)
     with pytest.raises(SystemExit, match=f"GMA_CUDA is '{mode}'; expected 'auto', '1' or '0'"):
-        setup.find_toolkit()
+        cuda_toolkit.find_toolkit("13.0")
+
+
+# nvcc's flags left out, a .cu file is C++
+AS_CPP = """for word; do shift; case $word in -X*|-gencode*|-ccbin*) ;; *) set -- "$@" "$word";; esac; done
+exec c++ -fPIC -x c++ "$@" """
+SOURCES = {
+    "csrc/cuda/common.h": "#pragma once\n",
+    "csrc/cuda/one.cu": '#include "common.h"\nint one() { return 1; }\n',
+    "csrc/cuda/two.cu": "int two() { return 2; }\n",
+    "csrc/cuda/absent.cpp": "int absent() { return 0; }\n",
+    "csrc/torch/binding_cuda.cpp": "int binding_cuda() { return 0; }\n",
+    "csrc/torch/binding.cpp": "int binding() { return 0; }\n",
+    "csrc/torch/autograd.cpp": "int autograd() { return 0; }\n",
+}
 
 
 @pytest.fixture
 def build(monkeypatch, tmp_path):
-    """Runs the build with C++ units only named, not compiled, and returns what is linked and the reasons recorded."""
-
-    def compile_nothing(compiler, includes, build, source, failure=None):
-        return str(source)
-
-    def link(command, failure=None):
-        return real_run(command, failure) if Path(command[0]).name == "nvcc" else linked.extend(command)
+    """Builds a small tree of sources and returns the functions in the library and the reasons recorded."""
 
     def run():
         command = setup.BuildNative(Distribution({"name": "gma", "ext_modules": [Extension("gma_kernels._C", [])]}))
-        command.build_lib, command.build_temp = str(tmp_path / "lib"), str(tmp_path / "temp")
+        command.build_lib = str(tmp_path / "lib")
         command.ensure_finalized()
         command.run()
-        return linked, {file.name: file.read_text() for file in (tmp_path / "lib").glob("**/*.txt")}
+        folder = tmp_path / "lib" / "gma_kernels"
+        names = set()
+        for library in folder.glob("_C*"):
+            symbols = subprocess.run(["nm", "-C", library], capture_output=True, text=True, check=True).stdout
+            names = {line.split()[-1].removesuffix("()") for line in symbols.splitlines() if line.endswith("()")}
+        return names, {file.name: file.read_text() for file in folder.glob("*.txt")}
 
-    linked, real_run = [], setup.run
-    monkeypatch.setattr(setup, "compile_source", compile_nothing)
-    monkeypatch.setattr(setup, "run", link)
+    for name, text in SOURCES.items():
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path / "tree")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     return run
 
 
-FAILING = (
-    f"case $* in *list-gpu-arch*) printf '{KNOWN}';; *) echo 'x.cu: error: too new a host compiler'; exit 1;; esac"
-)
+@pytest.fixture
+def whole_toolkit(toolkit, tmp_path):
+    """One that compiles, with an empty static runtime."""
+    questions = f"""{QUESTIONS} *--dryrun*) echo '#$ LIBRARIES="-L{tmp_path}/toolkit/lib"' >&2;;"""
+    toolkit(AS_CPP, questions)
+    (tmp_path / "toolkit" / "lib").mkdir()
+    subprocess.run(["ar", "rc", tmp_path / "toolkit" / "lib" / "libcudart_static.a"], check=True)
 
 
-def test_an_automatic_cuda_build_that_fails_is_recorded_and_the_cpu_part_still_built(build, toolkit):
-    toolkit(FAILING)
-    linked, reasons = build()
-    assert "csrc/torch/binding.cpp" in linked
-    assert "csrc/cuda/absent.cpp" in linked
-    assert "csrc/torch/binding_cuda.cpp" not in linked
-    assert reasons == {"_cuda_missing.txt": "nvcc failed at installation: x.cu: error: too new a host compiler\n"}
+FAILING = "echo 'x.cu: error: too new a host compiler'; exit 1"
 
 
-def test_a_toolkit_without_the_static_runtime_costs_the_cuda_part_alone(toolkit, tmp_path):
-    nvcc = toolkit("echo '#$ LIBRARIES=\"-L/nowhere\"'")
-    compiler = ["sh", "-c", "echo 'error: cannot find -lcudart_static'; exit 1"]
-    with pytest.raises(setup.CudaUnavailable, match="cannot find -lcudart_static"):
-        setup.cuda_libraries(setup.Toolkit(nvcc, ["8.0"]), compiler, tmp_path)
+def test_an_automatic_cuda_build_that_fails_is_recorded_aloud_and_the_cpu_part_still_built(build, toolkit, capsys):
+    toolkit(f"case $* in *dryrun*) ;; *) {FAILING};; esac")
+    functions, reasons = build()
+    assert functions >= {"binding", "absent"}
+    assert "binding_cuda" not in functions
+    assert reasons == {"_cuda_missing.txt": "x.cu: error: too new a host compiler\n"}
+    assert "!!!" in capsys.readouterr().out
 
 
-def test_a_cuda_build_links_kernels_and_the_static_runtime(build, toolkit):
-    toolkit(f"case $* in *dryrun*) echo '#$ LIBRARIES= \"-L/one\" \"-L/two\"';; *) printf '{KNOWN}';; esac")
-    linked, reasons = build()
-    assert "csrc/torch/binding_cuda.cpp" in linked
-    assert "csrc/cuda/absent.cpp" not in linked
-    for source in setup.cuda_sources():
-        assert any(name.endswith(f"{source.name}.o") for name in linked)
-    assert linked.index("-L/one") < linked.index("-L/two") < linked.index("-lcudart_static")
+def test_a_toolkit_without_the_static_runtime_costs_the_cuda_part_alone(build, whole_toolkit, tmp_path):
+    (tmp_path / "toolkit" / "lib" / "libcudart_static.a").unlink()
+    functions, reasons = build()
+    assert "absent" in functions
+    assert "cannot find -lcudart_static" in reasons["_cuda_missing.txt"]
+
+
+def test_a_cpu_part_that_cannot_be_compiled_is_recorded(build, monkeypatch):
+    Path("csrc/torch/binding.cpp").write_text("nonsense\n")
+    monkeypatch.setenv("GMA_CUDA", "0")
+    functions, reasons = build()
+    assert not functions
+    assert "csrc/torch/binding.cpp:1:" in reasons["_native_missing.txt"]
+
+
+@pytest.mark.usefixtures("whole_toolkit")
+def test_a_cuda_build_links_the_kernels_and_the_next_one_compiles_what_has_changed(build, tmp_path):
+    functions, reasons = build()
+    assert functions >= {"one", "two", "binding", "binding_cuda"}
+    assert "absent" not in functions
     assert not reasons
+    assert list((tmp_path / "lib").glob("**/_autograd_torch_*.so"))
+
+    def compiled_again(changed: str) -> set[str]:
+        before = {path: path.stat().st_mtime_ns for path in ninja_plan.FOLDER.glob("*.o")}
+        os.utime(changed)
+        build()
+        return {path.name for path, time in before.items() if path.stat().st_mtime_ns != time}
+
+    assert compiled_again("csrc/cuda/two.cu") == {"csrc_cuda_two.cu.o"}
+    assert compiled_again("csrc/cuda/common.h") == {"csrc_cuda_one.cu.o"}
+    assert compiled_again("csrc/torch/binding.cpp") == {"csrc_torch_binding.cpp.o"}
+
+
+def test_as_many_compilers_as_are_asked_for(build, monkeypatch):
+    seen = []
+    monkeypatch.setenv("GMA_CUDA", "0")
+    monkeypatch.setenv("MAX_JOBS", "3")
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **rest: seen.append(command) or real(command, **rest))
+    build()
+    for command in seen:
+        if "ninja" in str(command[0]):
+            assert command[command.index("-j") + 1] == "3"
+    assert any("ninja" in str(command[0]) for command in seen)
 
 
 @pytest.mark.parametrize("body", [FAILING, None])
@@ -187,7 +268,7 @@ def test_a_cuda_build_asked_for_that_fails_stops_the_build(build, toolkit, monke
     if body is None:
         monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
     else:
-        toolkit(body)
+        toolkit(f"case $* in *dryrun*) ;; *) {body};; esac")
     monkeypatch.setenv("GMA_CUDA", "1")
     expected = "too new a host compiler" if body else "no nvcc was found"
     with pytest.raises(SystemExit, match=f"GMA_CUDA=1 asks for the CUDA backend.*{expected}"):
@@ -214,13 +295,12 @@ int main() {
 
 def test_nvcc_compiles_and_the_static_runtime_says_what_is_missing(real_nvcc, tmp_path):
     """What finds the devices, as it is built: it runs where there is no driver, and says so."""
-    toolkit = setup.Toolkit(real_nvcc, ["8.0", "9.0+PTX"])
-    unit = setup.compile_kernels(toolkit, tmp_path, Path("csrc/cuda/device.cu"))
-    program = tmp_path / "program.cpp"
+    kit = cuda_toolkit.Toolkit(real_nvcc, ["8.0", "9.0+PTX"])
+    unit, program = tmp_path / "device.o", tmp_path / "program.cpp"
+    subprocess.run([*kit.compile_command(), "-c", "csrc/cuda/device.cu", "-o", unit], check=True)
     program.write_text(PROGRAM)
-    compiler = setup.find_compiler()
-    libraries = setup.cuda_libraries(toolkit, compiler, tmp_path)
-    setup.run([*compiler, "-Icsrc", str(program), unit, *libraries, "-o", str(tmp_path / "program")])
+    command = [*setup.find_compiler(), "-Icsrc", program, unit, *kit.libraries(), "-o", tmp_path / "program"]
+    subprocess.run(command, check=True)
     output = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout
     architectures, error, count = output.split("|")
     assert architectures == "8.0;9.0+PTX"
