@@ -141,7 +141,7 @@ def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
 @functools.cache
 def _automatic(device: torch.device, dtype: torch.dtype) -> str:
     preferred = PREFERENCE.get(device.type, ())
-    reasons = []
+    reasons: list[str] = []
     for name in preferred:
         status = _status(name)
         if status.available and _serves_device(status, device) and _serves_dtype(status, dtype):
