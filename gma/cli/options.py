@@ -34,7 +34,16 @@ def write_out(text: str) -> None:
 
 
 def warn_of_unreadable(vocabulary: "Vocabulary", text: str, place: str, console: Console) -> None:
-    """Say so where a model has never seen the letters of a good part of a text."""
+    """Say so where words are left out, and where a model has never seen the letters of a good part of a text."""
+    from gma.text.words import LONGEST_WORD
+
+    for word in text.split():
+        if len(word) > LONGEST_WORD:
+            say(
+                console,
+                f"warning: {place}: {word[:20]!r}… has {len(word):,} characters and is left out; expected at most "
+                f"{LONGEST_WORD:,}, with white space between words",
+            )
     if words := vocabulary.unreadable(text):
         some = ", ".join(repr(word[:20]) for word in words[:3]) + (", …" if len(words) > 3 else "")
         say(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gma.decoding.hypothesis import Hypothesis
 from gma.text.vocabulary import EOS, Vocabulary
+from gma.text.words import used_words
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Course:
         self.beam, self.vocabulary = beam, vocabulary
         self.finished = self.closed = False
         self.error: BaseException | None = None  # what made a step of this stream fail
+        self.late = self.warned = False  # whether words came after the end of the translation, and that was said
         self.partial = ""  # a source word that may go on
         self.starts: list[int] = []  # tokens before each source word
         self.source: list[int] = []  # tokens
@@ -88,6 +90,12 @@ class Course:
     def tokens(self) -> int:
         """Of the source, without its end."""
         return len(self.source) - (self.source[-1:] == [EOS])
+
+    @property
+    def used_words(self) -> int:
+        """Source words up to the last one that any step has needed, with words behind it that have no tokens."""
+        pieces = [end - start for start, end in zip(self.starts, [*self.starts[1:], self.tokens])]
+        return used_words(pieces, max(self.hypothesis.needed, default=0))
 
     def take(self) -> list[Emission]:
         """What has been written and not been taken yet."""

@@ -14,6 +14,7 @@ what other streams share the batch.
 
 import math
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,20 +29,18 @@ from gma.decoding.course import Course, Emission, Heard
 from gma.decoding.ensemble import Ensemble, recovered
 from gma.decoding.greedy import LONG_SOURCE
 from gma.decoding.hypothesis import Hypothesis
-from gma.errors import UserError
+from gma.errors import Caution, UserError
 from gma.model import directory
 from gma.model.directory import Loaded
 from gma.model.inference import checked_inference
 from gma.text.sentences import SENTENCE_LIMIT
 from gma.text.vocabulary import EOS
+from gma.text.words import LONGEST_WORD
 
 if TYPE_CHECKING:
     from gma.decoding.talk import Held, Talk
 
-__all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTranslator"]
-
-# characters; what goes on for longer without white space is no word
-LONGEST_WORD = 4096
+__all__ = ["Emission", "Stream", "StreamError", "StreamFailed", "StreamingTranslator", "StreamsRefused"]
 
 
 class StreamError(UserError, ValueError):
@@ -50,6 +49,22 @@ class StreamError(UserError, ValueError):
 
 class StreamFailed(StreamError):
     """A step of this stream failed, and failed again when it was repeated; other streams go on."""
+
+
+class StreamsRefused(StreamError):
+    """What some of several streams were given was refused: these are as they were before. The others were served.
+
+    Attributes:
+        refused: the error of each stream that was refused.
+        emissions: of all others, what the call would have returned.
+    """
+
+    def __init__(
+        self, refused: "Mapping[Stream, Exception]", emissions: "Mapping[Stream, list[Emission]]", order: "list[Stream]"
+    ):
+        reasons = [f"stream {order.index(stream) + 1} of {len(order)}: {error}" for stream, error in refused.items()]
+        super().__init__(f"{'; '.join(reasons)}. The others were served: see `emissions` of this error")
+        self.refused, self.emissions = dict(refused), dict(emissions)
 
 
 class StreamingTranslator:
@@ -144,20 +159,43 @@ class StreamingTranslator:
         """`Stream.push` to several streams, in one pass of the encoder and one batch of steps.
 
         A step that fails costs the stream that makes it fail, and no other: that one is closed, `Stream.error` says
-        why, and all others have what they would have without it.
+        why, and all others have what they would have without it. A text that cannot be taken (no str, a word or a
+        source that is too long, a stream that is closed) costs its own stream's push: StreamsRefused, which names the
+        streams by their place in `texts`, is raised once all others were served, and has their emissions.
         """
-        return self.feed({stream: (text, False) for stream, text in texts.items()})
+        return self._together({stream: (text, False) for stream, text in texts.items()})
 
     def finish_many(self, streams: Iterable["Stream"]) -> dict["Stream", list[Emission]]:
-        """`Stream.finish` of several streams together; a failure is treated as by `push_many`."""
-        return self.feed(dict.fromkeys(streams, ("", True)))
+        """`Stream.finish` of several streams together; failures and refusals are treated as by `push_many`."""
+        return self._together(dict.fromkeys(streams, ("", True)))
 
-    def feed(self, texts: Mapping["Stream", tuple[str, bool]]) -> dict["Stream", list[Emission]]:
-        """`push_many` and `finish_many` together: every text, and whether the sentence ends with it."""
+    def _together(self, texts: Mapping["Stream", tuple[str, bool]]) -> dict["Stream", list[Emission]]:
+        refused: dict[Stream, Exception] = {}
+        emissions = self.feed(texts, refused)
+        _warn_of_unread(emissions)
+        if refused:
+            raise StreamsRefused(refused, emissions, list(texts))
+        return emissions
+
+    def feed(
+        self, texts: Mapping["Stream", tuple[str, bool]], refused: "dict[Stream, Exception] | None" = None
+    ) -> dict["Stream", list[Emission]]:
+        """`push_many` and `finish_many` together: every text, and whether the sentence ends with it.
+
+        refused: is given the streams that cannot take theirs; None to raise the first error before anything changes.
+        """
         with self._exclusively():
-            # whatever is refused is refused before anything changes
-            heard = {stream._course: self._hear(stream, *new) for stream, new in texts.items()}
-            ends = {stream._course for stream, (_, end) in texts.items() if end}
+            heard, ends = {}, set()
+            for stream, (text, end) in texts.items():
+                try:
+                    heard[stream._course] = self._hear(stream, text, end)
+                except (StreamError, TypeError) as error:
+                    if refused is None:
+                        raise
+                    refused[stream] = error
+                    continue
+                if end:
+                    ends.add(stream._course)
             try:
                 self._translate(heard, ends)
             except Exception as error:
@@ -166,7 +204,7 @@ class StreamingTranslator:
                 # an interrupted step leaves nothing to go on from
                 self._give_up()
                 raise
-            return {stream: stream._course.take() for stream in texts}
+            return {stream: stream._course.take() for stream in texts if stream._course in heard}
 
     def _translate(self, heard: Mapping[Course, Heard], ends: Collection[Course]) -> None:
         sources = {}
@@ -201,6 +239,7 @@ class StreamingTranslator:
             raise TypeError(f"text is of type {type(text).__name__}; expected str: decode bytes as UTF-8 first")
         _check_open(course)
         if course.slot is None:
+            course.late |= any(map(self.tokenizer.source.encode_word, text.split()))
             return Heard([], "")
         text = course.partial + text
         words, partial = text.split(), ""
@@ -263,7 +302,8 @@ class Stream:
     def push(self, text: str) -> list[Emission]:
         """Hear more text, cut anywhere: a word is complete when white space follows. Returns what can be written now.
 
-        Once the translation has ended, text is accepted and nothing follows.
+        Where the model ends the translation before the source has ended, a Caution says that the rest is not in it.
+        `open_talk` goes on with the rest.
         """
         return self._alone(text, end=False)
 
@@ -275,6 +315,7 @@ class Stream:
         emissions = self._translator.feed({self: (text, end)})[self]
         if self.error is not None:
             raise StreamFailed(f"the stream is closed: a step of it failed twice ({self.error!r})") from self.error
+        _warn_of_unread([self])
         return emissions
 
     def poll(self) -> list[Emission]:
@@ -349,6 +390,11 @@ class Stream:
         return len(self._course.starts)
 
     @property
+    def unread_words(self) -> int:
+        """How many of them the translation was ended without, by the model itself; 0 before it has ended."""
+        return len(self._course.starts) - self._course.used_words if self.ended and self.error is None else 0
+
+    @property
     def arrived_tokens(self) -> int:
         return self._course.tokens
 
@@ -360,6 +406,25 @@ class Stream:
                 return 0
             needed = self._translator._batch.awaited(self._course.slot)
             return math.inf if needed >= UNKNOWN_LENGTH else needed
+
+
+def _warn_of_unread(streams: Iterable[Stream]) -> None:
+    """Say so, once of each, where the model has ended a translation before its source."""
+    for stream in streams:
+        course = stream._course
+        if not course.warned and (course.late or stream.unread_words):
+            course.warned = True
+            warnings.warn(
+                f"the model ended the translation after {course.used_words} source words, and more have come, which "
+                "are not in it: push them to another stream, or use open_talk, which goes on with them",
+                Caution,
+                stacklevel=4,
+            )
+
+
+def check_open(stream: Stream) -> None:
+    """StreamError if nothing more can be pushed to a stream."""
+    _check_open(stream._course)
 
 
 def _check_open(course: Course) -> None:

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gma.decoding.course import Change, Emission
 from gma.decoding.hypothesis import Hypothesis
-from gma.decoding.streaming import LONGEST_WORD, Stream, StreamError
+from gma.decoding.streaming import Stream, StreamError, check_open
 from gma.text.sentences import SENTENCE_LIMIT, SentenceFinder, rules
+from gma.text.words import LONGEST_WORD, typed_word
 
 if TYPE_CHECKING:
     from gma.decoding.streaming import StreamingTranslator
 
-Reason = Literal["punctuation", "limit", "line", "end", "failure"]
+Reason = Literal["punctuation", "limit", "line", "end", "model", "failure"]
+# what a stream hears in the place of a word that has no pieces
+NOTHING = "\u200b "
 
 
 class Span(NamedTuple):
@@ -38,7 +41,9 @@ class Arrived:
     """A source word that has arrived, cut into its pieces.
 
     Attributes:
+        word: its text; of one of more than LONGEST_WORD characters, so many.
         source: where it stands in the talk.
+        pieces: none where nothing in it can be read, or where it is too long for a word: it is left out.
     """
 
     word: str
@@ -73,7 +78,8 @@ class Ended:
         source_words, target_words: how many it has.
         words: how many source words the talk has up to its end.
         delays: source words that each word of the translation needed.
-        reason: what ended it: punctuation, its length, a line end, the caller, or a step that failed twice.
+        reason: what ended it: punctuation, its length, a line end, the caller, the model, which ended the translation
+            by itself (the words that follow are a sentence of their own), or a step that failed twice.
         hypothesis: its translation in target tokens.
     """
 
@@ -146,7 +152,8 @@ class Talk:
         held = held or Held()
         self.sentence = held.sentence
         self._heard = held.source  # characters
-        self._partial, self._todo, self._spans = "", deque[_Word | Reason](), list[Span]()
+        self._partial, self._begun = "", 0  # a word that may go on, and where it begins
+        self._todo, self._open = deque[_Word | Reason](), list[_Word]()  # to be translated; the open sentence
         self._words, self._target = held.words, held.target  # of the sentences before
         self._written, self._target_end = len(held.pieces), held.target
         self._delta = held.changes[0][1] if held.changes else delta
@@ -177,36 +184,39 @@ class Talk:
         """Take in text without translating it yet: see `advance`."""
         if not isinstance(text, str):
             raise TypeError(f"text is of type {type(text).__name__}; expected str: decode bytes as UTF-8 first")
-        begun = self._heard - len(self._partial)
-        whole = self._partial + text
-        todo: list[_Word | Reason] = []
+        whole, known = self._partial + text, len(self._partial)
         used = 0
-        for match in re.finditer(r"(\S+)(?=\s)|(\n)", whole):
-            start, used = begun + match.start(), match.end()
-            if match[2]:
-                todo.append("line")
-            else:
-                todo.append(self._checked(match[1], start))
+        for match in re.finditer(r"\S+|\n", whole):
+            if match[0] == "\n":
+                used = match.end()
+                self._todo.append("line")
+                continue
+            if match.end() == len(whole):
+                # the word may go on
+                break
+            used = match.end()
+            start = self._heard + match.start() - known if match.start() >= known else self._begun
+            self._todo.append(self._word(match[0], Span(start, self._heard + used - known)))
         rest = whole[used:].lstrip()
-        _check_length(rest)
-        self._heard, self._partial = self._heard + len(text), rest
-        self._todo += todo
+        self._heard += len(text)
+        if used or not known:
+            self._begun = self._heard - len(rest)
+        # enough to know that it is too long; memory must not grow with it
+        self._partial = rest[: LONGEST_WORD + 1]
 
     def hear_end(self) -> None:
         """The sentence ends here; nothing is translated yet."""
         if self._partial:
-            self._todo.append(self._checked(self._partial, self._heard - len(self._partial)))
+            self._todo.append(self._word(self._partial, Span(self._begun, self._heard)))
             self._partial = ""
         self._todo.append("end")
 
-    def _checked(self, word: str, start: int) -> _Word:
-        _check_length(word)
-        pieces = self.translator.tokenizer.source.encode_word(word)
+    def _word(self, text: str, span: Span) -> _Word:
+        pieces = typed_word(text, self.translator.tokenizer.source)
+        # more than a stream holds
         if len(pieces) >= self.translator.longest:
-            raise StreamError(
-                f"the source has a word of {len(pieces):,} tokens; expected fewer than {self.translator.longest:,}"
-            )
-        return _Word(word, Span(start, start + len(word)), pieces)
+            pieces = ()
+        return _Word(text[:LONGEST_WORD], span, pieces)
 
     @property
     def delta(self) -> float:
@@ -233,7 +243,7 @@ class Talk:
     @property
     def arrived(self) -> int:
         """Complete words of the open sentence that have arrived."""
-        return len(self._spans)
+        return len(self._open)
 
     @property
     def partial(self) -> str:
@@ -262,19 +272,33 @@ class Talk:
             item = self._todo[0]
             if isinstance(item, str):
                 self._todo.popleft()
-                if self._spans:
+                if self._open:
                     return Portion(words, item)
                 continue
             ends = self._finder.hear(item.text, min(len(item.pieces), self._limit))
-            if ends.before and self._spans:
+            if ends.before and self._open:
                 # it is heard again, as the first word of its own sentence
                 return Portion(words, ends.before, late=True)
+            if self._stream.ended and item.pieces:
+                return Portion(words, "model")
             self._todo.popleft()
-            self._spans.append(item.span)
+            self._open.append(item)
             words.append(item)
             if ends.after:
                 return Portion(words, ends.after)
         return Portion(words)
+
+    def put_back(self, portion: Portion) -> Portion:
+        """A portion without what the model did not need to end the translation, which is heard again as a sentence."""
+        # one word at least, so that every sentence brings the talk forward
+        unread = min(self._stream.unread_words, len(self._open) - 1)
+        if unread <= 0:
+            return portion
+        if portion.reason in ("line", "end"):
+            self._todo.appendleft(portion.reason)
+        self._todo.extendleft(reversed(self._open[-unread:]))
+        del self._open[-unread:]
+        return Portion(portion.words[: max(0, len(portion.words) - unread)], "model")
 
     def collect(self, emissions: Iterable[Emission], portion: Portion) -> list[Arrived | Written | Ended]:
         """What a step has written of a portion, and the end of the sentence."""
@@ -291,7 +315,7 @@ class Talk:
                     source=Span(self._start, self._reached(emission.source_words)),
                     target=Span(start, self._target_end - 1),
                     after=self._words
-                    + (len(self._spans) + portion.late if emission.needed_end else emission.source_words),
+                    + (len(self._open) + portion.late if emission.needed_end else emission.source_words),
                 )
             )
             self._written += 1
@@ -301,21 +325,21 @@ class Talk:
 
     @property
     def _start(self) -> int:
-        return self._spans[0].start if self._spans else self._heard
+        return self._open[0].span.start if self._open else self._heard
 
     def _reached(self, words: int) -> int:
         """Where so many words of the open sentence end."""
-        return self._spans[words - 1].end if words else self._start
+        return self._open[words - 1].span.end if words else self._start
 
     def _ended(self, reason: Reason) -> Ended:
-        source = Span(self._start, self._reached(len(self._spans)))
+        source = Span(self._start, self._reached(len(self._open)))
         target = Span(self._target, max(self._target, self._target_end - 1))
-        self._words += len(self._spans)
+        self._words += len(self._open)
         ended = Ended(
             self.sentence,
             source,
             target,
-            len(self._spans),
+            len(self._open),
             self._written,
             self._words,
             self._stream.delays,
@@ -324,7 +348,7 @@ class Talk:
         )
         self.sentence += 1
         self._target, self._written = self._target_end, 0
-        self._spans = []
+        self._open = []
         self._stream.close()
         self._stream = self.translator.open(self._delta)
         self._finder.end()
@@ -333,26 +357,25 @@ class Talk:
 
 def advance(talks: Mapping[Talk, int | None]) -> dict[Talk, list[Arrived | Written | Ended]]:
     """Translate what talks of one translator have heard, all together; of each at most so many words, None for all."""
+    for talk in talks:
+        # before anything is taken from any of them
+        check_open(talk.stream)
     events: dict[Talk, list[Arrived | Written | Ended]] = {talk: [] for talk in talks}
     rooms = {talk: 1 << 30 if room is None else room for talk, room in talks.items()}
     going = list(talks)
     while going:
         portions = {talk: talk.take(rooms[talk]) for talk in going}
         texts = {
-            talk.stream: ("".join(f"{word.text} " for word in portion.words), portion.reason is not None)
+            talk.stream: (
+                "".join(f"{word.text} " if word.pieces else NOTHING for word in portion.words),
+                portion.reason is not None,
+            )
             for talk, portion in portions.items()
         }
         emissions = going[0].translator.feed(texts)
-        for talk, portion in portions.items():
+        for talk, given in portions.items():
+            portion = talk.put_back(given)
             rooms[talk] -= len(portion.words)
             events[talk] += talk.collect(emissions[talk.stream], portion)
         going = [talk for talk in going if talk.waiting and rooms[talk] > 0]
     return events
-
-
-def _check_length(word: str) -> None:
-    if len(word) > LONGEST_WORD:
-        raise StreamError(
-            f"the source has a word of more than {LONGEST_WORD:,} characters; expected words with white space between "
-            "them"
-        )

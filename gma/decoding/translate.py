@@ -1,7 +1,7 @@
 """Translation of whole texts, many sentences at a time; words and delays are those of a stream."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gma.decoding.beam import beam_search
 from gma.decoding.greedy import LONGEST_ALONE, greedy
@@ -10,7 +10,7 @@ from gma.errors import UserError
 from gma.model.directory import Loaded
 from gma.text.sentences import SENTENCE_LIMIT, SentenceFinder, rules, sentences
 from gma.text.vocabulary import EOS, Vocabulary
-from gma.text.words import word_delays, word_ends
+from gma.text.words import typed_word, used_words, word_delays, word_ends
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Translation:
         positions: [step][layer], aligned positions in source tokens, 1-based; only of the policy `gaussian`.
         source_tokens: length of the source, its end-of-sentence token included.
         complete: whether the model ended the sentence; if not, it was cut off at the length limit.
+        used_words: source words up to the last one that any step needed; of those behind it, nothing is translated.
     """
 
     text: str
@@ -38,9 +39,10 @@ class Translation:
     positions: list[list[float]]
     source_tokens: int
     complete: bool
+    used_words: int
 
 
-EMPTY = Translation("", (), (), (), [], [], [], 1, True)
+EMPTY = Translation("", (), (), (), [], [], [], 1, True, 0)
 
 
 def translate(
@@ -68,7 +70,7 @@ def translate(
     """
     _check_beam(loaded, beam, delta)
     source, target = loaded.tokenizer.source, loaded.tokenizer.target
-    pieces = [[source.encode_word(word) for word in text.split()] for text in texts]
+    pieces = [[typed_word(word, source) for word in text.split()] for text in texts]
     indices = [index for index, words in enumerate(pieces) if any(words)]
     sources = [[*(token for word in pieces[index] for token in word), EOS] for index in indices]
     for index, tokens in zip(indices, sources):
@@ -82,7 +84,7 @@ def translate(
         hypotheses = greedy(loaded.model, sources, delta=delta, slots=slots, finished=progress)
     else:
         hypotheses = beam_search(loaded.model, sources, beam, delta=delta, slots=slots, finished=progress)
-    translations = [EMPTY] * len(texts)
+    translations = [replace(EMPTY, used_words=len(words)) for words in pieces]
     for index, hypothesis in zip(indices, hypotheses):
         translations[index] = _translation([len(word) for word in pieces[index]], hypothesis, target)
     return translations
@@ -103,16 +105,31 @@ def translate_lines(
     source = loaded.tokenizer.source
 
     def tokens(word: str) -> int:
-        return min(SENTENCE_LIMIT, len(source.encode_word(word)))
+        return min(SENTENCE_LIMIT, len(typed_word(word, source)))
 
-    by_line = [
-        sentences(line.split(), SentenceFinder(rules(loaded.config.data.source), SENTENCE_LIMIT), tokens)
-        for line in lines
-    ]
-    flat = [" ".join(sentence) for line in by_line for sentence in line]
-    translations = iter([translation.text for translation in translate(loaded, flat, delta=delta, beam=beam)])
+    finder = SentenceFinder(rules(loaded.config.data.source), SENTENCE_LIMIT)
+    rest = [line.split() for line in lines]
+    found: list[list[str]] = [[] for _ in lines]
+    known: dict[str, Translation] = {}
+    while any(rest):
+        by_line = [sentences(words, finder, tokens) for words in rest]
+        texts = dict.fromkeys(" ".join(sentence) for line in by_line for sentence in line)
+        new = [text for text in texts if text not in known]
+        known |= zip(new, translate(loaded, new, delta=delta, beam=beam))
+        for place, line in enumerate(by_line):
+            done = 0
+            for sentence in line:
+                translation = known[" ".join(sentence)]
+                found[place].append(translation.text)
+                # one word at least, as in a talk
+                used = max(1, translation.used_words)
+                done += used
+                if used < len(sentence):
+                    # ended by the model: what follows is cut into sentences anew
+                    break
+            rest[place] = rest[place][done:]
     progress(len(lines))
-    return [" ".join(filter(None, (next(translations) for _ in line))) for line in by_line]
+    return [" ".join(filter(None, line)) for line in found]
 
 
 def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
@@ -141,4 +158,5 @@ def _translation(pieces_per_word: list[int], hypothesis: Hypothesis, target: Voc
         hypothesis.positions,
         sum(pieces_per_word) + 1,
         hypothesis.complete,
+        used_words(pieces_per_word, max(hypothesis.needed, default=0)),
     )

@@ -224,7 +224,7 @@ class SentenceEnd(Message):
     source_words: Count
     target_words: Count
     words: Count
-    reason: Literal["punctuation", "limit", "line", "end", "failure"]
+    reason: Literal["punctuation", "limit", "line", "end", "model", "failure"]
     al: float
     laal: float
 

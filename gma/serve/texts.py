@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from gma.decoding.translate import translate_lines
 from gma.model.directory import Loaded
 from gma.serve.protocol import Latency
+from gma.text.words import LONGEST_WORD
 
 LARGEST_BODY = 1 << 20
 
@@ -26,6 +27,8 @@ class TextRequest(BaseModel):
 
 class Texts:
     """Translates one request after another, in a thread of its own beside the model thread of the speakers.
+
+    Words that are too long for any are left out; `left_out` of the answer has the beginning of each.
 
     Args:
         words: that a request may have.
@@ -54,8 +57,6 @@ class Texts:
         words = sum(len(text.split()) for text in texts)
         if words > self._words:
             return _error(413, "too_long", f"the text has {words:,} words; expected at most {self._words:,}")
-        if any(len(word) > 4096 for text in texts for word in text.split()):
-            return _error(422, "bad_text", "a word has more than 4,096 characters")
         if self._requests >= self._waiting:
             return _error(503, "full", "other texts are waiting", {"retry-after": "5"})
         self._requests += 1
@@ -63,7 +64,10 @@ class Texts:
             found = await asyncio.get_running_loop().run_in_executor(None, self._translate, texts, delta)
         finally:
             self._requests -= 1
-        return JSONResponse({"text": found[0] if isinstance(asked.text, str) else found})
+        answer: dict[str, object] = {"text": found[0] if isinstance(asked.text, str) else found}
+        if long := [word[:20] for text in texts for word in text.split() if len(word) > LONGEST_WORD]:
+            answer["left_out"] = long
+        return JSONResponse(answer)
 
     def _translate(self, texts: Sequence[str], delta: float | None) -> list[str]:
         lines = [text.split("\n") for text in texts]

@@ -1,10 +1,18 @@
 """Latency in words: from source tokens needed per target token to source words needed per target word."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 from gma.text.vocabulary import Vocabulary
+
+# characters; what goes on for longer without white space is no word
+LONGEST_WORD = 4096
+
+
+def typed_word(word: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Ids of a word that somebody has typed or sent: none, so that it is left out, where it is too long for one."""
+    return vocabulary.encode_word(word) if len(word) <= LONGEST_WORD else ()
 
 
 def pieces_per_word(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
@@ -16,6 +24,12 @@ def pieces_per_word(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
 def source_word_ends(ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     """After how many tokens each word of an encoded source is complete."""
     return list(accumulate(pieces_per_word(ids, vocabulary)))
+
+
+def used_words(pieces_per_word: Sequence[int], needed: int) -> int:
+    """Words up to the last one that so many source tokens reach into, and those behind it that have no tokens."""
+    ends = list(accumulate(pieces_per_word))
+    return max(bisect_left([0, *ends][:-1], needed), bisect_right(ends, needed))
 
 
 def word_delays(

@@ -28,6 +28,7 @@ OF_THEIR_OWN = {
     "ModelDirectoryError",
     "StreamError",
     "StreamFailed",
+    "StreamsRefused",
     "UserError",
 }
 # `__main__` runs the command, and the agent needs a package that may not be there

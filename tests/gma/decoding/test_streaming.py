@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from gma.decoding import streaming
-from gma.decoding.streaming import Emission, StreamError, StreamingTranslator
+from gma.decoding.streaming import Emission, StreamError, StreamingTranslator, StreamsRefused
 from gma.decoding.translate import translate
 from gma.text.vocabulary import EOS
+from gma.text.words import LONGEST_WORD
 from tests.support.small_models import random_text, small_loaded, small_model
 
 
@@ -117,13 +118,25 @@ def test_a_stream_of_another_translator(loaded, translator):
         translator.push_many({StreamingTranslator(loaded).open(): "a "})
 
 
-def test_a_refused_push_changes_no_stream(loaded, translator):
-    good, bad = translator.open(), translator.open()
-    bad.finish()
-    with pytest.raises(StreamError):
-        translator.push_many({good: "ab ", bad: "c "})
-    assert good.arrived_words == 0
-    assert words([*good.push("ab c"), *good.finish()]) == list(translate(loaded, ["ab c"])[0].words)
+def test_a_refused_text_costs_its_own_stream_and_is_named(loaded, translator):
+    first, closed, last = streams = [translator.open() for _ in range(3)]
+    closed.close()
+    emissions = translator.push_many({first: "ab ", last: "c "})
+    for bad, reason in (("de ", "closed"), (7, "expected str"), ("b" * 5000, "more than 4,096")):
+        stream = closed if bad == "de " else translator.open()
+        with pytest.raises(StreamsRefused, match=rf"^stream 2 of 3: .*{reason}") as refused:
+            translator.push_many({first: "c ", stream: bad, last: "ab "})
+        assert refused.value.refused.keys() == {stream}
+        assert refused.value.emissions.keys() == {first, last}
+        emissions = {one: emissions[one] + refused.value.emissions[one] for one in (first, last)}
+        assert stream.arrived_words == 0
+        stream.close()
+    with pytest.raises(StreamsRefused, match=r"^stream 2 of 3: the stream is closed"):
+        translator.finish_many(streams)
+    assert first.ended
+    assert last.ended
+    with pytest.raises(StreamError, match=r"^the stream is closed"):
+        closed.push("ab ")
 
 
 def test_a_source_that_never_ends_is_refused_and_disturbs_no_one(loaded):
@@ -147,8 +160,8 @@ def test_a_source_that_never_ends_is_refused_and_disturbs_no_one(loaded):
 
 def test_a_word_without_an_end_is_refused_before_it_fills_the_memory(loaded):
     stream = StreamingTranslator(loaded, longest=5000).open()
-    stream.push("a " + "b" * streaming.LONGEST_WORD)
-    for text in ("b", "b ", "c " * 3 + "b" * (streaming.LONGEST_WORD + 1)):
+    stream.push("a " + "b" * LONGEST_WORD)
+    for text in ("b", "b ", "c " * 3 + "b" * (LONGEST_WORD + 1)):
         with pytest.raises(StreamError, match=r"more than 4,096 characters; expected words with white space"):
             stream.push(text)
     assert stream.arrived_words == 1

@@ -9,6 +9,7 @@ from gma.decoding import hypothesis
 from gma.decoding.streaming import StreamError, StreamingTranslator
 from gma.decoding.talk import Arrived, Ended, Held, Written, advance
 from gma.text.vocabulary import EOS
+from gma.text.words import LONGEST_WORD
 from tests.support.small_models import random_text, small_loaded, small_model
 
 SENTENCES = 500
@@ -56,15 +57,25 @@ def written(events) -> dict[int, list[tuple]]:
     return found
 
 
-def alone(loaded, texts: list[str], delta) -> list[tuple[list[tuple], list[int]]]:
-    """Words and g of a stream for each of them, fifty at a time."""
+def alone(loaded, texts: list[str], delta) -> list[tuple[list[str], list[tuple], list[int]]]:
+    """Source, words and g of a stream for each of them, fifty at a time; where the model ends the translation before
+    the source, of another stream for the rest of it."""
     translator, found = StreamingTranslator(loaded), []
-    for start in range(0, len(texts), 50):
-        streams = {translator.open(delta): text for text in texts[start : start + 50]}
-        begun, rest = translator.push_many(streams), translator.finish_many(streams)
-        for stream in streams:
+    todo = [text.split() for text in texts]
+    while todo:
+        streams = {translator.open(delta): words for words in todo[:50]}
+        begun = translator.push_many({stream: " ".join(words) for stream, words in streams.items()})
+        rest, todo = translator.finish_many(streams), todo[50:]
+        left = []
+        for stream, words in streams.items():
             emissions = [(one.word, one.source_words, one.pieces) for one in begun[stream] + rest[stream]]
-            found.append((emissions, stream.hypothesis.needed))
+            used = max(1, stream.arrived_words - stream.unread_words)
+            found.append((words[:used], emissions, stream.hypothesis.needed))
+            if used < len(words):
+                left.append((len(found), words[used:]))
+        # in their order: what is left of a sentence comes before the next one
+        for place, words in reversed(left):
+            found[place:place] = alone(loaded, [" ".join(words)], delta)
     return found
 
 
@@ -85,10 +96,11 @@ def test_five_hundred_sentences_are_five_hundred_streams(loaded, translator):
             neighbours.pop(generator.randrange(len(neighbours))).close()
     ended = [event for event in events if isinstance(event, Ended)]
     words = written(events)
-    assert len(ended) == SENTENCES
     streams = alone(loaded, expected, DELTA)
-    for place, (one, source, (emissions, needed)) in enumerate(zip(ended, expected, streams)):
-        assert text[slice(*one.source)].split() == source.split()
+    assert len(ended) == len(streams) > SENTENCES
+    assert [one.reason for one in ended].count("model") == len(streams) - SENTENCES
+    for place, (one, (source, emissions, needed)) in enumerate(zip(ended, streams)):
+        assert text[slice(*one.source)].split() == source
         assert words.get(place, []) == emissions
         assert one.hypothesis.needed == needed
         assert one.delays == tuple(delay for _, delay, _ in emissions)
@@ -193,15 +205,37 @@ def test_pieces_that_no_translation_has_end_with_the_sentence(translator):
     assert [event.reason for event in events if isinstance(event, Ended)] == ["punctuation"] * 2
 
 
-def test_words_that_are_none(translator):
-    talk = translator.open_talk()
-    for text in ("b" * 5000, "ab " + "c" * 5000 + " d"):
-        with pytest.raises(StreamError, match=r"more than 4,096 characters"):
-            talk.push(text)
+def test_words_that_are_none_are_left_out(translator):
+    """And nothing else is, however the text is cut; its memory does not grow with such a word."""
+    generator = random.Random(7)
+    lines = ["ab c de\n", f"f {'g' * 5000} h\n", f"{'h' * LONGEST_WORD}  {'i' * (LONGEST_WORD + 1)}\t\n", "ab c de\n"]
+    text = "".join(lines)
+    found = []
+    for parts in ([text], list(text), cut(text, generator), [text[:9000], text[9000:]]):
+        talk = translator.open_talk()
+        events = []
+        for part in parts:
+            events += talk.push(part)
+            assert len(talk.partial) <= LONGEST_WORD + 1
+        talk.close()
+        found.append(told(events))
+        arrived = [event for event in events if isinstance(event, Arrived)]
+        assert [text[slice(*event.source)][:LONGEST_WORD] for event in arrived] == [event.word for event in arrived]
+        assert "".join(f"{event.word} " for event in arrived).split() == [word[:LONGEST_WORD] for word in text.split()]
+        assert [event.word[:2] for event in arrived if not event.pieces] == ["gg", "hh", "ii"]
+    assert found[1:] == found[:1] * 3
     with pytest.raises(TypeError, match="expected str"):
         talk.push(b"ab ")
-    assert talk.arrived == 0
-    assert [event.word for event in talk.push("ab c ") if isinstance(event, Arrived)] == ["ab", "c"]
+
+
+def test_a_closed_talk_costs_the_others_nothing(translator):
+    one, closed = translator.open_talk(), translator.open_talk()
+    one.hear("ab c ")
+    closed.hear("ab c ")
+    closed.close()
+    with pytest.raises(StreamError, match="closed"):
+        advance({one: None, closed: None})
+    assert [event.word for event in advance({one: None})[one] if isinstance(event, Arrived)] == ["ab", "c"]
 
 
 def test_memory_does_not_grow_with_the_text(loaded):
