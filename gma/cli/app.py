@@ -13,13 +13,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gma.cli import data, demo, demo_train, evaluate, info, plot, reproduce, serve, sweep, train, translate
+from gma.cli import data, demo, demo_train, evaluate, info, init, plot, reproduce, serve, sweep, train, translate
 from gma.cli.options import output
 from gma.errors import Caution, UserError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "demo-train": demo_train.demo_train,
+    "init": init.init,
     "download": data.download,
     "prepare": data.prepare,
     "train": train.train,

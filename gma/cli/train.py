@@ -1,5 +1,6 @@
 """`gma train`, `gma average` and `gma segment`: the commands that make a model."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,14 @@ def train(
 ) -> None:
     """Train a model, or go on training; the best one so far is in the run's folder. Ctrl-C saves before it stops."""
     from gma.config import load_arguments
+
+    config = load_arguments(arguments or []).config
+    if os.environ.get("RANK", "0") == "0":
+        # now: what comes next is imported for seconds
+        say(console, f"training in {folder}, with the corpus in {config.data.folder}")
     from gma.training.run import train
 
-    exit_after(train(load_arguments(arguments or []).config, folder, console).signal)
+    exit_after(train(config, folder, console).signal)
 
 
 def exit_after(signal: int) -> None:

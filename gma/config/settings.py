@@ -262,6 +262,7 @@ class DataSettings(Settings):
     train: SplitFiles = SplitFiles()
     valid: SplitFiles = SplitFiles()
     test: SplitFiles = SplitFiles()
+    held_out: CountOrZero = 0
     generated: CountOrZero = 0
     tokenizer: Literal["bpe", "word"] = "bpe"
     joint: Switch
@@ -287,8 +288,18 @@ class DataSettings(Settings):
                     list(files.source),
                     f"does not go with data.generated = {self.generated}: set that to 0, or leave the files out",
                 )
-        if self.train.source and not self.valid.source:
-            raise Impossible("valid.source", [], "expected at least one file, as data.train has files")
+        if self.held_out == 1:
+            raise Impossible("held_out", 1, "leaves nothing to train on; expected 0 for none, or 2 or more")
+        if self.held_out and (self.generated or self.valid.source):
+            raise Impossible(
+                "held_out", self.held_out, "is for training text without data.valid: leave out the one or the other"
+            )
+        if self.train.source and not self.valid.source and not self.held_out:
+            raise Impossible(
+                "valid.source",
+                [],
+                "expected at least one file, as data.train has files, or data.held_out to take pairs from those",
+            )
         if not (self.max_ratio == 0 or (self.max_ratio >= 1 and math.isfinite(self.max_ratio))):
             raise Impossible("max_ratio", self.max_ratio, "expected 0 for no limit, or a finite number, 1 or more")
         if bool(self.source_vocabulary) != bool(self.target_vocabulary):

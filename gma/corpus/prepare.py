@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -174,8 +174,12 @@ class _Preparation:
         for name in SPLITS:
             files = getattr(self.settings, name)
             if files.source:
-                sides = ([root / path for path in getattr(files, side)] for side in SIDES)
-                texts[name] = self._text(name, *sides)
+                source, target = ([root / path for path in getattr(files, side)] for side in SIDES)
+                texts[name] = self._text(name, source, target)
+        if "train" in texts and (every := self.settings.held_out):
+            source, target = ([pair[side] for pair in texts["train"].files] for side in (0, 1))
+            texts["train"] = self._text("train", source, target, lambda number: number % every != every - 1)
+            texts["valid"] = self._text("valid", source, target, lambda number: number % every == every - 1)
         if "train" not in texts:
             raise UserError(
                 "data.train.source: expected at least one file, got none; name the files of the training text, or set "
@@ -194,12 +198,18 @@ class _Preparation:
                 shutil.move(alignment, self.folder / alignment.name)
         return texts
 
-    def _text(self, name: str, source: list[Path], target: list[Path]) -> ParallelText:
-        settings = self.settings
-        if name == "train":
-            return ParallelText(source, target, on_bad_line=settings.on_bad_line, on_empty=settings.on_empty)
-        on_empty = "keep" if settings.on_empty == "drop" else settings.on_empty
-        return ParallelText(source, target, on_bad_line="error", on_empty=on_empty)
+    def _text(
+        self,
+        name: str,
+        source: Sequence[Path],
+        target: Sequence[Path],
+        part: Callable[[int], bool] = lambda number: True,
+    ) -> ParallelText:
+        bad: str = self.settings.on_bad_line
+        empty: str = self.settings.on_empty
+        if name != "train" and not self.settings.held_out:
+            bad, empty = "error", "keep" if empty == "drop" else empty
+        return ParallelText(source, target, on_bad_line=bad, on_empty=empty, part=part)
 
     def _tokenizer(self, train: ParallelText) -> Tokenizer:
         settings = self.settings

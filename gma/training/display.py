@@ -1,10 +1,16 @@
 """Progress of training: one live line on a terminal, plain lines elsewhere."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+# seconds after which a log that is no terminal gets a line in any case
+SILENCE = 30.0
+# seconds of an update that are worth a warning
+SLOW_UPDATE = 60.0
 
 
 class TrainingDisplay:
@@ -27,6 +33,8 @@ class TrainingDisplay:
         )
         self._task = self._bar.add_task("", total=1.0, text="starting")
         self._training, self._validation = "", ""
+        self._first: int | None = None
+        self._said = 0.0
 
     def __enter__(self) -> "TrainingDisplay":
         self._bar.start()
@@ -36,12 +44,28 @@ class TrainingDisplay:
         self._bar.stop()
 
     def say(self, text: str) -> None:
+        self._said = time.monotonic()
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def expect(self, batches: int, seconds: float) -> None:
+        """The first of so many batches of an update took so long: say so if the update will take minutes."""
+        if batches * seconds > SLOW_UPDATE:
+            self.say(
+                f"warning: an update takes about {timedelta(seconds=round(batches * seconds))} here, {batches} batches "
+                f"of {timedelta(seconds=round(seconds))}, and nothing is logged or saved meanwhile; less of "
+                "training.accumulation or training.tokens, or a smaller model, makes it quicker (see `gma init`)"
+            )
 
     def step(self, update: int, seconds: float) -> None:
         """Move the bar."""
         done = max(update / self.updates if self.updates else 0.0, seconds / self.seconds if self.seconds else 0.0)
         left = timedelta(seconds=round(seconds * (1.0 - done) / done)) if 0.0 < done < 1.0 else timedelta()
+        if self._first is None:
+            self._first = update
+        now = time.monotonic()
+        if not self._live and (update == self._first or now - self._said > SILENCE):
+            of = f" of {self.updates:,}" if self.updates else ""
+            self.say(f"update {update:,}{of}" + (f" · {left} left" if update > self._first else ""))
         parts = [f"update {update:,}", self._training, self._validation, f"{left} left"]
         self._bar.update(self._task, completed=min(1.0, done), text=" · ".join(filter(None, parts)))
 

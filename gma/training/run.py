@@ -3,11 +3,9 @@
 import contextlib
 import json
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from gma.config import Config, ConfigError
@@ -16,6 +14,7 @@ from gma.corpus import prepare
 from gma.corpus.token_file import MANIFEST, PreparedCorpus
 from gma.errors import UserError
 from gma.model import directory
+from gma.model.device import multiplies_bfloat16
 from gma.storage import atomic
 from gma.storage.digest import fingerprint
 from gma.storage.folders import MODEL, RUN, check_free_for
@@ -63,7 +62,7 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             )
         if config.training.precision == "bfloat16" and world.device.type == "cpu":
             _keep_few_kernels()
-            if world.is_first and not _multiplies_bfloat16():
+            if world.is_first and not multiplies_bfloat16():
                 say(
                     console,
                     "note: this processor has no instructions for products in bfloat16, which are slow then; "
@@ -97,12 +96,6 @@ def _keep_few_kernels() -> None:
         os.environ.setdefault(variable, "64")
 
 
-def _multiplies_bfloat16() -> bool:
-    """Whether this CPU does; True where torch cannot tell."""
-    told = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
-    return platform.machine().lower() not in ("x86_64", "amd64") or any(ask is None or ask() for ask in told)
-
-
 def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpus:
     """The prepared corpus; the first process prepares it if it is not there yet."""
     folder = Path(config.data.folder)
@@ -112,10 +105,10 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
     world.wait()
     corpus = PreparedCorpus.open(folder)
     wanted, prepared = config.data.model_dump(mode="json"), corpus.manifest["settings"]
+    # a setting that an older version did not have was what it is by default
+    there = {key: prepared.get(key, _default(f"data.{key}")) for key in wanted.keys() - PLACES}
     different = [
-        f"data.{key} is {wanted[key]!r}, and {prepared.get(key)!r} there"
-        for key in wanted.keys() - PLACES
-        if wanted[key] != prepared.get(key)
+        f"data.{key} is {wanted[key]!r}, and {value!r} there" for key, value in there.items() if wanted[key] != value
     ]
     if different:
         raise UserError(

@@ -109,6 +109,7 @@ class Trainer:
         )
         self.checkpoints = CheckpointFolder(run / CHECKPOINTS, self.settings.keep_checkpoints)
         self.state = State()
+        self.began_here = False  # whether a batch has been worked off since the start
         self.saved = True  # whether everything up to now is in a checkpoint
         limit = self.settings.minutes * 60.0
         self.display = TrainingDisplay(console, self.settings.updates, limit, quiet=not world.is_first)
@@ -180,6 +181,9 @@ class Trainer:
             # gradients are exchanged once per update, during the last backward pass
             with self._without_exchange() if not last else nullcontext():
                 sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
+            if index == 0 and not self.began_here:
+                self.began_here = True
+                self.display.expect(len(batches), time.perf_counter() - began)
         self.learning_rate = learning_rate(update, self.settings)
         finite = self._step(update)
         self.epoch = plan.epoch

@@ -293,7 +293,8 @@ def test_elsewhere_there_are_plain_lines(corpus, tmp_path):
     output = io.StringIO()
     tiny_run.trainer(corpus, tmp_path, "training.log_every=5", console=Console(file=output, width=40)).train()
     lines = output.getvalue().splitlines()
-    assert len(lines) == 4 + 2
+    assert len(lines) == 1 + 4 + 2
+    assert lines[0] == "update 1 of 20"
     assert all(line.startswith("update ") for line in lines)
     assert "\x1b" not in output.getvalue()
 
