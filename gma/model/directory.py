@@ -18,6 +18,7 @@ from gma.errors import UserError
 from gma.model.device import choose_device
 from gma.model.inference import Inference
 from gma.model.transformer import Transformer
+from gma.model.uninitialised import uninitialised
 from gma.policies import Segmenter
 from gma.storage import atomic, foreign, tensor_file
 from gma.storage.digest import fingerprint
@@ -119,10 +120,11 @@ def load(model: str | Path = DEFAULT, device: str | torch.device = "cpu", infere
     sizes = (settings.model, settings.attention, tokenizer.source.size, tokenizer.target.size)
     try:
         # nothing of a size that a stranger has chosen is built before the weights are known to have it
-        with torch.device("meta"):
+        with torch.device("meta"), uninitialised():
             expected = tensor_file.own_tensors(Transformer(*sizes))
         tensor_file.check_shapes(expected, weights.tensors, folder / MODEL)
-        network = Transformer(*sizes)
+        with uninitialised():
+            network = Transformer(*sizes)
         network.inference = inference or network.inference
         tensor_file.fill(tensor_file.own_tensors(network), weights.tensors, folder / MODEL)
         if UNITS in training:
@@ -151,10 +153,11 @@ def _load_segmenter(folder: Path, vocabulary: Vocabulary, width: int) -> Segment
     hidden = record.get("hidden")
     if not isinstance(hidden, int) or hidden < 1 or record.get("model") != tensor_file.digest(folder / MODEL):
         raise ModelDirectoryError(f"{path} was not made for the {MODEL} beside it; take both from one place")
-    with torch.device("meta"):
+    with torch.device("meta"), uninitialised():
         expected = tensor_file.own_tensors(Segmenter(vocabulary, width, hidden))
     tensor_file.check_shapes(expected, tensors, path)
-    segmenter = Segmenter(vocabulary, width, hidden)
+    with uninitialised():
+        segmenter = Segmenter(vocabulary, width, hidden)
     tensor_file.fill(tensor_file.own_tensors(segmenter), tensors, path)
     return segmenter
 

@@ -18,7 +18,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.width = width
-        self.register_buffer("table", self._rows(256), persistent=False)
+        self.register_buffer("table", torch.zeros(0, width, dtype=torch.float64), persistent=False)
 
     def _rows(self, count: int) -> Tensor:
         """[count, E] float64"""
@@ -38,5 +38,5 @@ class SinusoidalPositions(nn.Module):
 
     def _reach(self, length: int) -> None:
         if length > self.table.shape[0]:
-            rows = self._rows(max(length, 2 * self.table.shape[0]))
+            rows = self._rows(max(length, 256, 2 * self.table.shape[0]))
             self.table = rows.to(self.table.device, self.table.dtype)

@@ -18,8 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from gma.policies.uncompiled import uncompiled
 
-@torch.compiler.disable
+
+@uncompiled
 def expected_alignment(stop: Tensor, source_lengths: Tensor) -> Tensor:
     """α [B, H, T, S] from the probabilities p of stopping, [B, H, T, S]. source_lengths: [B].
 
@@ -29,7 +31,7 @@ def expected_alignment(stop: Tensor, source_lengths: Tensor) -> Tensor:
     return _Walk.apply(stop.masked_fill(place == source_lengths[:, None, None, None], 1.0))
 
 
-@torch.compiler.disable
+@uncompiled
 def infinite_lookback(alignment: Tensor, energy: Tensor) -> Tensor:
     """Soft attention to everything up to where a row stops, expected over α. Both [B, H, T, S].
 

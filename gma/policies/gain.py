@@ -11,6 +11,7 @@ from gma.attention.alignment import Alignment, within_source, without_prior
 from gma.attention.memory import Projections
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, LatencyError, Source
+from gma.policies.uncompiled import uncompiled
 from gma_kernels.contract import accumulation_dtype, full_precision
 
 # share of the training sentences that wait by the policy itself; the others wait as Wait-k does, with small k half of
@@ -91,7 +92,8 @@ class GainCrossAttention(CrossAttention):
         if not self.decides:
             return super().resume(query, source, alignment, delta)
         # all before the token that was waited for has been looked at
-        return self._scan(query, source, *alignment.position[:, :, 0].unbind(1), delta)
+        start, row = alignment.position[:, :, 0].unbind(1)
+        return self._scan(query, source, start, row, delta)
 
     def _alignment(self, query: Tensor, visible: Tensor, first: Tensor | int) -> Alignment:
         """Of rows that see so much, [B, 1, T], counted from `first`."""
@@ -100,7 +102,7 @@ class GainCrossAttention(CrossAttention):
         return without_prior(query, visible.int())._replace(position=torch.cat((visible.double(), counted), dim=1))
 
     @torch.no_grad()
-    @torch.compiler.disable
+    @uncompiled
     def _scan(self, query: Tensor, source: Source, start: Tensor, first: Tensor, delta: float | Tensor) -> Alignment:
         """Where the rows stop, if the first one, which is row `first` [B], looks from `start` [B] on; one that has
         looked at all that is there wants one token more."""
@@ -132,7 +134,7 @@ class GainCrossAttention(CrossAttention):
         return super().forward(query, memory, source_lengths, delta, shared)
 
     @torch.no_grad()
-    @torch.compiler.disable
+    @uncompiled
     def _align_in_training(
         self, query: Tensor, memory: Projections, source_lengths: Tensor, delta: float | Tensor | None
     ) -> Alignment:
