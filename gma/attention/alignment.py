@@ -127,7 +127,7 @@ class Aligner(nn.Module):
             scaled_query: [B, T, E]
             source_lengths: [B]
             previous: [B, 1 or H], the position before the first row; NaN, or None for all, where there is none.
-            delta: another δ than the module's own, one for all or one per sentence [B].
+            delta: another δ than the module's own, one for all, one per sentence [B], or one per row [B, T].
         """
         position = self._positions(self.step(scaled_query), previous)
         dtype = accumulation_dtype(scaled_query.dtype)
@@ -159,7 +159,7 @@ class Aligner(nn.Module):
         if delta is None:
             delta = self.delta
         elif isinstance(delta, Tensor):
-            delta = delta.double()[:, None, None]
+            delta = delta.double().reshape(len(delta), 1, -1)
         with torch.no_grad():
             heard = center.double() + delta
             heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)

@@ -375,6 +375,12 @@ class Stream:
             return place
 
     @property
+    def latencies(self) -> tuple[tuple[int, float], ...]:
+        """Those kept in what has been written, each from a target token on."""
+        usual = self._translator._batch.model.delta
+        return tuple((place, usual if delta is None else delta) for place, delta in self._course.kept)
+
+    @property
     def hypothesis(self) -> Hypothesis:
         """The translation so far in target tokens, and the source tokens each of them needed."""
         return self._course.hypothesis

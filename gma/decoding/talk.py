@@ -81,6 +81,7 @@ class Ended:
         reason: what ended it: punctuation, its length, a line end, the caller, the model, which ended the translation
             by itself (the words that follow are a sentence of their own), or a step that failed twice.
         hypothesis: its translation in target tokens.
+        latencies: that were kept, each from a target token on.
     """
 
     sentence: int
@@ -92,6 +93,7 @@ class Ended:
     delays: tuple[int, ...]
     reason: Reason
     hypothesis: Hypothesis
+    latencies: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,7 @@ class Talk:
             self._stream.delays,
             reason,
             self._stream.hypothesis,
+            self._stream.latencies,
         )
         self.sentence += 1
         self._target, self._written = self._target_end, 0

@@ -111,7 +111,10 @@ class Transformer(nn.Module):
     def look(
         self, source: Tensor, source_lengths: Tensor, target_input: Tensor, delta: float | Tensor | None = None
     ) -> tuple[Output, tuple[Tensor, ...]]:
-        """`forward`, and the posterior attention of every decoder layer, [B, H, T, S] each."""
+        """`forward`, and the posterior attention of every decoder layer, [B, H, T, S] each.
+
+        delta: or one for every row, [B, T], if the policy has `latency_of_rows`.
+        """
         if not isinstance(delta, Tensor):
             delta = self.latency(delta)
         passes = self.decoder(target_input, self.encoder(source, source_lengths), source_lengths, delta)

@@ -48,6 +48,7 @@ class CrossAttention(nn.Module):
         has_positions: rows have an aligned position that means something to people.
         can_wait_for_all: some latency lets every row wait for the whole source.
         can_be_forced: one masked pass gives what a given translation would have waited for.
+        latency_of_rows: `align` takes a latency for every row, [B, T], too.
         hindsight: the latency at which every row sees the whole source, for a policy that learns from how the scores
             would change with it (`hindsight_loss`); None for others.
         can_be_segmented: it translates whatever it is given as a whole, so that meaning units can be put on top of it.
@@ -60,6 +61,7 @@ class CrossAttention(nn.Module):
     has_positions: ClassVar[bool] = False
     can_wait_for_all: ClassVar[bool] = True
     can_be_forced: ClassVar[bool] = True
+    latency_of_rows: ClassVar[bool] = False
     can_be_segmented: ClassVar[bool] = False
     hindsight: ClassVar[float | None] = None
 

@@ -25,6 +25,7 @@ class GaussianCrossAttention(CrossAttention):
     latency_symbol: ClassVar = "δ"
     usual_latencies: ClassVar = (0.5, 1.0, 2.0, 4.0)
     has_positions: ClassVar = True
+    latency_of_rows: ClassVar = True
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         super().__init__(width, heads, dropout, settings, aligned, prior=settings.prior)

@@ -29,6 +29,7 @@ class WaitKCrossAttention(CrossAttention):
     summary: ClassVar = "read k tokens, then one for every token written"
     latency_symbol: ClassVar = "k"
     usual_latencies: ClassVar = (1.0, 3.0, 5.0, 7.0)
+    latency_of_rows: ClassVar = True
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         super().__init__(width, heads, dropout, settings, aligned)
@@ -52,7 +53,7 @@ class WaitKCrossAttention(CrossAttention):
         """`position` counts the rows: i."""
         batch, rows = query.shape[:2]
         k = self.k if delta is None else delta
-        k = k.double()[:, None, None] if isinstance(k, Tensor) else k
+        k = k.double().reshape(len(k), 1, -1) if isinstance(k, Tensor) else k
         row = torch.arange(1, rows + 1, dtype=torch.float64, device=query.device).expand(batch, 1, rows)
         if previous is not None:
             row = row + previous.nan_to_num(nan=0.0)[..., None]

@@ -54,12 +54,13 @@ class Resume(Message):
 
 
 class Hello(Message):
-    """First of all, within five seconds."""
+    """First of all, within five seconds. attention: send that of every sentence that has ended."""
 
     type: Literal["hello"]
     v: Literal[1]
     token: Annotated[str, Field(max_length=1024)] | None = None
     delta: Latency | None = None
+    attention: bool = False
     resume: Resume | None = None
 
 
@@ -104,11 +105,13 @@ ClientMessage: TypeAlias = Annotated[Hello | Text | Tail | End | Delta | Bye, Fi
 
 
 class DeltaRange(Message):
-    """The latency to begin with, the range of a control for it, and what it is called; null where none is chosen."""
+    """The latency to begin with, the range of a control for it, whether only whole numbers will do, and what it is
+    called; null where none is chosen."""
 
     value: Latency
     low: float
     high: float
+    whole: bool
     symbol: str | None
 
 
@@ -125,6 +128,7 @@ class Limits(Message):
     idle_seconds: float = 60.0
     unsent_events: int = 256
     readers: int = 64
+    attention_words: int = 64
     text_words: int = 20000
 
 
@@ -229,6 +233,19 @@ class SentenceEnd(Message):
     laal: float
 
 
+class Attention(Message):
+    """Where a sentence that has ended was looked at while its words were written, for whoever asked for it in `hello`.
+
+    weights: [layers][target words][source words + 1] in whole percent, averaged over heads; the last column is the
+    end of the sentence. Not numbered: it comes when it is computed, and not at all for a sentence with more than
+    `attention_words`.
+    """
+
+    type: Literal["attention"] = "attention"
+    sentence: Count
+    weights: list[list[list[Annotated[int, Field(ge=0, le=100)]]]]
+
+
 class Wait(Message):
     """Where the open sentence stands, in source tokens: the newest only, so not numbered; `awaited` null: its end."""
 
@@ -264,7 +281,8 @@ class Error(Message):
 
 
 ServerMessage: TypeAlias = Annotated[
-    Ready | Heard | Words | DeltaKept | SentenceEnd | Wait | TailShown | Shutdown | Error, Field(discriminator="type")
+    Ready | Heard | Words | DeltaKept | SentenceEnd | Attention | Wait | TailShown | Shutdown | Error,
+    Field(discriminator="type"),
 ]
 
 CLIENT: TypeAdapter[Any] = TypeAdapter(ClientMessage)

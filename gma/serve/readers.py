@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Literal
 
 # numbered events that are kept for readers who come later, or come again
 KEPT = 1024
@@ -38,12 +39,18 @@ class Readers:
     def is_full(self, session: str) -> bool:
         return len(self._rooms[session].queues) >= self._limit
 
-    def publish(self, session: str, n: int | None, text: str) -> None:
-        """n: number of an event that has one; others are shown to whoever is there."""
+    def publish(self, session: str, n: int | None, text: str, stands: Literal["first", "last"] | None = None) -> None:
+        """
+        Args:
+            n: number of an event that has one; others are shown to whoever is there.
+            stands: also shown, the newest, to those who come later: before everything else, or behind it.
+        """
         room = self._rooms.get(session)
         if room is None:
             return
         event = f"id: {n}\ndata: {text}\n\n" if n is not None else f"data: {text}\n\n"
+        if stands is not None:
+            room.standing[stands] = event
         if n is not None:
             room.kept.append((n, event))
         for queue in list(room.queues):
@@ -64,9 +71,9 @@ class Readers:
         room = self._rooms[session]
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         kept = [event for n, event in room.kept if n > after]
+        kept = [room.standing["first"], *kept, room.standing["last"]]
         room.queues.add(queue)
         try:
-            yield ": gma\n\n"
             for event in kept:
                 yield event
             while True:
@@ -86,6 +93,7 @@ class Readers:
 class _Room:
     def __init__(self) -> None:
         self.speakers = 0
+        self.standing = {"first": ": gma\n\n", "last": ": gma\n\n"}  # comments, before there is anything
         self.kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self.queues: set[asyncio.Queue[str | None]] = set()
 

@@ -11,9 +11,10 @@ from starlette.requests import HTTPConnection
 
 from gma.decoding.streaming import StreamingTranslator
 from gma.model.directory import Loaded
-from gma.policies.base import LatencyError
+from gma.policies.base import CrossAttention, LatencyError
 from gma.serve import protocol
 from gma.serve.engine import Engine
+from gma.serve.looks import Looks
 from gma.serve.metrics import Metrics
 from gma.serve.readers import Readers
 from gma.serve.session import Refused, Session
@@ -46,6 +47,7 @@ class Service:
         self._token, self._origins = token, frozenset(origins)
         self.metrics = Metrics()
         self.readers = Readers(limits.readers, limits.unsent_events)
+        self.looks = Looks(loaded, limits.attention_words)
         self.sessions: set[Session] = set()
         self._addresses: Counter[str] = Counter()
         self.connections = 0
@@ -68,6 +70,7 @@ class Service:
 
     def stop(self) -> None:
         self.engine.stop()
+        self.looks.stop()
 
     @property
     def alive(self) -> bool:
@@ -138,7 +141,7 @@ class Service:
 
     def ready(self, session: str, key: str, delta: float | None) -> protocol.Ready:
         model = self.loaded.model
-        usual = model.policy.usual_latencies
+        low, high = self._usual_latencies()
         return protocol.Ready(
             session=session,
             key=key,
@@ -149,12 +152,21 @@ class Service:
             positions=model.policy.has_positions,
             delta=protocol.DeltaRange(
                 value=model.latency(delta),
-                low=min(usual, default=0.0),
-                high=2 * max(usual, default=0.0),
+                low=low,
+                high=high,
+                whole=not _can_keep(model.policy, low + 0.5),
                 symbol=model.policy.latency_symbol,
             ),
             limits=self.limits,
         )
+
+    def _usual_latencies(self) -> tuple[float, float]:
+        """What a control goes from and to: what the model was trained for, or else somewhat beyond what is usual."""
+        model = self.loaded.model
+        usual = model.policy.usual_latencies or (0.0,)
+        furthest = 2 * max(usual) if _can_keep(model.policy, 2 * max(usual)) else max(usual)
+        low, high = model.trained_latencies or (0.0, 0.0)
+        return (low, min(high, furthest)) if low < high else (min(usual), furthest)
 
     async def drain(self, seconds: float) -> None:
         """Say that the server closes, let everything be worked off, and close."""
@@ -169,3 +181,11 @@ class Service:
             session.restart()
         self.readers.end_all()
         await asyncio.sleep(0.1)
+
+
+def _can_keep(policy: type[CrossAttention], latency: float) -> bool:
+    try:
+        policy.checked_latency(latency)
+    except LatencyError:
+        return False
+    return True

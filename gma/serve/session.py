@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -48,6 +49,9 @@ class Session:
         self._ack = 0
         self._heard_before = 0  # words of the open sentence that the client knows to have arrived
         self._arrivals: list[tuple[float, int]] = []  # of the open sentence's words: when, and how many tokens
+        self._attends = False  # whether the client has asked for attention
+        self._source: list[Sequence[int]] = []  # of the open sentence, the tokens of each word
+        self._target: list[Sequence[int]] = []
         self._sent_at: deque[tuple[int, float]] = deque()
 
     async def run(self) -> None:
@@ -92,9 +96,11 @@ class Session:
         key = resume.key if resume else secrets.token_hex(16)
         self.id = session_id(key)
         self.service.enter(self)
+        self._attends = hello.attention
         held = None
         if resume is not None:
             self._n, self._heard_before = resume.n, resume.heard
+            self._target = list(resume.pieces)
             held = Held(resume.sentence, resume.source, resume.target, resume.words, resume.pieces, resume.changes)
         # a talk that goes on keeps what it kept
         wanted = resume.changes[-1][1] if resume is not None and resume.changes else hello.delta
@@ -175,7 +181,7 @@ class Session:
         ).model_dump_json()
         self._wait = wait
         self._wake.set()
-        self.service.readers.publish(self.id, None, wait)
+        self.service.readers.publish(self.id, None, wait, "last")
         if outcome.finished:
             self._close = protocol.DONE
 
@@ -204,6 +210,7 @@ class Session:
             sentence = event.sentence
             if isinstance(event, Arrived):
                 self._arrivals.append((now, len(event.pieces)))
+                self._source.append(event.pieces)
                 if self._heard_before:
                     self._heard_before -= 1
                     continue
@@ -213,10 +220,12 @@ class Session:
                 )
             elif isinstance(event, Written):
                 written.append(_target_word(event))
+                self._target.append(event.pieces)
                 self.service.metrics.word(self._policy_lag(event, now), outcome.queued, outcome.computed)
             else:
                 flush()
                 self.push(self._end(event))
+                self._look(event)
         flush()
 
     def _policy_lag(self, event: Written, now: float) -> float:
@@ -250,14 +259,25 @@ class Session:
             laal=round(lag.laal, 3),
         )
 
+    def _look(self, event: Ended) -> None:
+        """Send the sentence's attention, once it has been computed."""
+        source, target, self._source, self._target = self._source, self._target, [], []
+
+        def tell(weights: list[list[list[int]]]) -> None:
+            if self._close is None:
+                self.push(protocol.Attention(sentence=event.sentence, weights=weights))
+
+        if self._attends:
+            self.service.looks.ask(source, target, event.latencies, tell)
+
     def push(self, message: Message) -> None:
         """Send, in order; a client that does not read is closed."""
         text = message.model_dump_json()
         if isinstance(message, protocol.Ready):
             shown = message.model_copy(update={"key": None}).model_dump_json()
-            self.service.readers.publish(self.id, None, shown)
-        elif hasattr(message, "n"):
-            self.service.readers.publish(self.id, message.n, text)
+            self.service.readers.publish(self.id, None, shown, "first")
+        elif not isinstance(message, protocol.Shutdown):
+            self.service.readers.publish(self.id, getattr(message, "n", None), text)
         self._unsent.append(text)
         self._wake.set()
         if len(self._unsent) > self.service.limits.unsent_events and self._close is None:
@@ -312,6 +332,7 @@ class Session:
 
     async def _hang_up(self) -> None:
         if self.socket.application_state is WebSocketState.CONNECTED:
+            # a tab that is closed is gone before it can be told
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
                 await self.socket.close(self._close or protocol.DONE)
 
