@@ -36,7 +36,13 @@ test-setup: $(TEST_READY)
 $(TEST_READY): $(READY) tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps whisperlivekit==0.2.26
+	@$(HAS_BROWSER) || $(GET_BROWSER) || echo "no Chromium, and none can be installed: tests of the page are skipped"
 	touch $(TEST_READY)
+
+# for the tests of the page: Debian's Chromium, where this may install it
+HAS_BROWSER = for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && break; done
+GET_BROWSER = { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && { apt-get update --quiet=2; \
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --no-install-recommends chromium; } > /dev/null 2>&1; }
 
 demo: setup
 	$(BIN)/gma demo

@@ -93,5 +93,5 @@ def _tokens(pieces: Pieces) -> int:
 
 def _members(counts: Sequence[int], device: torch.device) -> Tensor:
     """[words, tokens]: 1 where a token belongs to a word."""
-    words = torch.arange(len(counts), device=device)
-    return torch.nn.functional.one_hot(words.repeat_interleave(torch.tensor(counts, device=device))).double().T
+    words = torch.arange(len(counts), device=device).repeat_interleave(torch.tensor(counts, device=device))
+    return torch.nn.functional.one_hot(words, len(counts)).double().T

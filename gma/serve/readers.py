@@ -3,10 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Literal, TypeAlias
 
 # numbered events that are kept for readers who come later, or come again
 KEPT = 1024
+Standing: TypeAlias = Literal["ready", "wait", "tail"]
 
 
 class Readers:
@@ -39,11 +40,11 @@ class Readers:
     def is_full(self, session: str) -> bool:
         return len(self._rooms[session].queues) >= self._limit
 
-    def publish(self, session: str, n: int | None, text: str, stands: Literal["first", "last"] | None = None) -> None:
+    def publish(self, session: str, n: int | None, text: str, stands: Standing | None = None) -> None:
         """
         Args:
             n: number of an event that has one; others are shown to whoever is there.
-            stands: also shown, the newest, to those who come later: before everything else, or behind it.
+            stands: the newest of its kind is also shown to those who come later.
         """
         room = self._rooms.get(session)
         if room is None:
@@ -71,7 +72,7 @@ class Readers:
         room = self._rooms[session]
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         kept = [event for n, event in room.kept if n > after]
-        kept = [room.standing["first"], *kept, room.standing["last"]]
+        kept = [room.standing["ready"], *kept, room.standing["wait"], room.standing["tail"]]
         room.queues.add(queue)
         try:
             for event in kept:
@@ -93,7 +94,7 @@ class Readers:
 class _Room:
     def __init__(self) -> None:
         self.speakers = 0
-        self.standing = {"first": ": gma\n\n", "last": ": gma\n\n"}  # comments, before there is anything
+        self.standing: dict[Standing, str] = dict.fromkeys(("ready", "wait", "tail"), ": gma\n\n")  # at first, comments
         self.kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self.queues: set[asyncio.Queue[str | None]] = set()
 

@@ -137,7 +137,8 @@ class Session:
         if isinstance(message, protocol.Hello):
             raise Refused("order", "got hello again; expected it once", protocol.POLICY_VIOLATION)
         if isinstance(message, protocol.Tail):
-            self.service.readers.publish(self.id, None, protocol.TailShown(text=message.text).model_dump_json())
+            tail = protocol.TailShown(text=message.text).model_dump_json()
+            self.service.readers.publish(self.id, None, tail, "tail")
             return
         if message.seq != self._last_seq + 1:
             raise Refused("order", f"seq is {message.seq}; expected {self._last_seq + 1}", protocol.POLICY_VIOLATION)
@@ -181,7 +182,7 @@ class Session:
         ).model_dump_json()
         self._wait = wait
         self._wake.set()
-        self.service.readers.publish(self.id, None, wait, "last")
+        self.service.readers.publish(self.id, None, wait, "wait")
         if outcome.finished:
             self._close = protocol.DONE
 
@@ -261,7 +262,9 @@ class Session:
 
     def _look(self, event: Ended) -> None:
         """Send the sentence's attention, once it has been computed."""
-        source, target, self._source, self._target = self._source, self._target, [], []
+        # words that arrived behind a translation's own end are heard again, as another sentence
+        source, target = self._source[: event.source_words], self._target
+        self._source, self._target = [], []
 
         def tell(weights: list[list[list[int]]]) -> None:
             if self._close is None:
@@ -275,7 +278,7 @@ class Session:
         text = message.model_dump_json()
         if isinstance(message, protocol.Ready):
             shown = message.model_copy(update={"key": None}).model_dump_json()
-            self.service.readers.publish(self.id, None, shown, "first")
+            self.service.readers.publish(self.id, None, shown, "ready")
         elif not isinstance(message, protocol.Shutdown):
             self.service.readers.publish(self.id, getattr(message, "n", None), text)
         self._unsent.append(text)

@@ -1,39 +1,47 @@
-// Lag as people feel it, of the last words: words behind as a line, milliseconds of queue and computing as bars.
+// Lag as people feel it, of the last words: a bar a word, of the time that its policy waited on purpose, that its
+// message queued and that its step computed; and how many words it was behind, as a line.
 
 import { svg } from "./svg.js";
 
-const WIDTH = 360, HEIGHT = 96, WORDS = 60, BASE = HEIGHT - 14;
+export const WORDS = 60;
+const WIDTH = 360, HEIGHT = 64;
 
-export function lagPlot(transcript) {
-  const words = transcript.sentences.slice(-12).flatMap((one) => one.written).slice(-WORDS);
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "lag" });
+export function lagPlot(words) {
+  // stretched to the width there is
+  const attributes = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", class: "lag" };
+  const picture = svg("svg", attributes);
   picture.append(svg("title", {}, summary(words)));
   if (!words.length) return picture;
-  const step = WIDTH / WORDS;
-  const slowest = Math.max(50, ...words.map(({ lag }) => lag.queued + lag.computed));
-  const furthest = Math.max(4, ...words.map(({ lag }) => lag.words));
+  const step = WIDTH / WORDS, { slowest, furthest } = scales(words);
   const line = [];
   for (const [place, { lag }] of words.entries()) {
-    const x = place * step, high = (value) => (value / slowest) * (BASE - 8);
-    const computed = high(lag.computed), queued = high(lag.queued);
-    picture.append(
-      svg("rect", { x, y: BASE - computed, width: step * 0.8, height: computed, class: "computed" }),
-      svg("rect", { x, y: BASE - computed - queued, width: step * 0.8, height: queued, class: "queued" }),
-    );
-    line.push(`${place ? "L" : "M"} ${x + step / 2} ${BASE - (Math.max(0, lag.words) / furthest) * (BASE - 8)}`);
+    const x = place * step;
+    let top = HEIGHT;
+    for (const part of ["computed", "queued", "policy"]) {
+      const height = (lag[part] / slowest) * (HEIGHT - 4);
+      top -= height;
+      if (height > 0) picture.append(svg("rect", { x, y: top, width: step * 0.8, height, class: part }));
+    }
+    const y = HEIGHT - 2 - (Math.max(0, lag.words) / furthest) * (HEIGHT - 6);
+    line.push(`${place ? "L" : "M"} ${x + step * 0.4} ${y}`);
   }
-  picture.append(
-    svg("path", { d: line.join(" "), class: "words" }),
-    svg("text", { x: 0, y: HEIGHT - 2, class: "label" }, `top: ${furthest} words · ${Math.round(slowest)} ms`),
-  );
+  picture.append(svg("path", { d: line.join(" "), class: "words" }));
   return picture;
+}
+
+/** What the top of the plot stands for: milliseconds and words. */
+export function scales(words) {
+  return {
+    slowest: Math.max(50, ...words.map(({ lag }) => lag.policy + lag.queued + lag.computed)),
+    furthest: Math.max(4, ...words.map(({ lag }) => lag.words)),
+  };
 }
 
 /** Means over the last words, in a sentence. */
 export function summary(words) {
-  if (!words.length) return "Lag: nothing written yet.";
+  if (!words.length) return "Nothing written yet.";
   const mean = (pick) => words.reduce((sum, word) => sum + pick(word.lag), 0) / words.length;
-  const policy = mean((lag) => lag.words).toFixed(1);
-  const [queue, compute] = [mean((lag) => lag.queued), mean((lag) => lag.computed)].map(Math.round);
-  return `Lag: ${policy} words by the policy, ${queue} ms in the queue, ${compute} ms of computing.`;
+  const behind = mean((lag) => lag.words).toFixed(1);
+  const [policy, queue, compute] = ["policy", "queued", "computed"].map((part) => Math.round(mean((lag) => lag[part])));
+  return `${behind} words behind: ${policy} ms by the policy, ${queue} ms in the queue, ${compute} ms of computing.`;
 }

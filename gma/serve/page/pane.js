@@ -1,55 +1,139 @@
-// One translation of the voice: its connection, its transcript, its latency.
+// One translation of the voice: its connection, its transcript, its latency, and the pictures of what it does.
 
+import { lagPlot, scales, summary, WORDS } from "./lag.js";
+import { Reading, waitedFor } from "./reading.js";
+import { averages, bleu, lags } from "./scores.js";
+import { staircase } from "./staircase.js";
 import { html } from "./svg.js";
-import { Reading } from "./reading.js";
 import { Talk, Watch } from "./talk.js";
 import { Transcript } from "./transcript.js";
 
-const EVENTS = ["ready", "heard", "words", "wait", "delta", "end"];
+const EVENTS = ["ready", "heard", "words", "wait", "delta", "end", "attention"];
 // a control for waiting without end makes no sense: this is its right side
-const FURTHEST = 20, STEPS = 40;
+const FURTHEST = 20;
+const HINT = "Point at a word of the translation, or go there with Tab and the arrow keys, to see what it waited for.";
 
-/** Events: "change" {sentence}, "state" {state, code, message}, "inspect" {sentence, word}. */
+/** Events: "ready", "drawn", "state" {state, code, message}, "tail" {text}, "compare". */
 export class Pane extends EventTarget {
   constructor(name, { token = null, watch = null, remove = null, delta = null } = {}) {
     super();
     this.transcript = new Transcript();
-    this.slider = html("input", { type: "range", "aria-label": `Latency of translation ${name}` });
-    this.shown = html("output");
-    this.symbol = html("label", {}, "δ");
-    const bar = html("div", { class: "bar" }, this.symbol, this.slider, this.shown);
-    this.compare = html("button", { type: "button" }, remove ? "Remove" : "Two latencies side by side");
-    this.compare.addEventListener("click", () => (remove ? remove(this) : this.emit("compare")));
-    if (!watch) bar.append(html("div", { class: "controls" }, this.compare));
-    const reading = html("div", { class: "reading" });
-    this.reading = new Reading(reading, (sentence, word) => this.emit("inspect", { sentence, word }));
-    this.element = html("div", { class: "pane" }, bar, reading);
-    this.slider.addEventListener("input", () => this.choose());
-    this.open(watch, token, delta);
-  }
-
-  open(watch, token, delta) {
+    this.references = [];
+    this.pointed = null; // {sentence, word} at which a person points; else the newest sentence is drawn
+    this.drawing = false;
+    this.build(name, watch, remove);
     this.talk = watch ? new Watch(watch) : new Talk({ token, delta });
     for (const type of EVENTS) this.talk.addEventListener(type, ({ detail }) => this.take(detail));
     this.talk.addEventListener("state", ({ detail }) => this.emit("state", detail));
     this.talk.addEventListener("tail", ({ detail }) => this.emit("tail", detail));
   }
 
+  build(name, watch, remove) {
+    const why = `why-${name}`;
+    this.slider = html("input", { type: "range", id: `latency-${name}`, "aria-label": `Latency of translation ${name}` });
+    this.shown = html("output", { for: `latency-${name}` });
+    this.symbol = html("span", { class: "symbol", "aria-hidden": "true" }, "δ");
+    this.bar = html("div", { class: "bar", hidden: true }, this.symbol, this.slider, this.shown);
+    this.compare = html("button", { type: "button" }, remove ? "Remove" : "Compare two latencies");
+    this.compare.addEventListener("click", () => (remove ? remove(this) : this.emit("compare")));
+    if (!watch) this.bar.append(this.compare);
+    const list = html("div", { class: "reading", role: "group", "aria-label": `Translation ${name}` });
+    this.reading = new Reading(list, (sentence, word) => this.point(sentence, word), why);
+    this.why = html("p", { class: "why", id: why }, HINT);
+    const frame = { class: "staircase", tabindex: 0, role: "group", "aria-label": `READ and WRITE of translation ${name}` };
+    this.frame = html("div", frame);
+    this.plot = html("div", { class: "plot" });
+    this.scale = html("p", { class: "scale", "aria-hidden": "true" });
+    this.lag = html("p", { class: "summary" });
+    this.scores = html("p", { class: "scores" });
+    this.element = html(
+      "section",
+      { class: "pane", "aria-label": `Translation ${name}, its waiting and its lag` },
+      this.bar,
+      html("div", { class: "words" }, list, this.why),
+      html("div", { class: "pictures" }, this.frame, html("div", { class: "lag-box" }, this.scale, this.plot), this.lag, this.scores),
+    );
+    this.slider.addEventListener("input", () => this.choose());
+    this.room = Infinity; // the picture's
+    new ResizeObserver(([{ contentRect }]) => {
+      this.room = contentRect.width;
+      this.draw();
+    }).observe(this.frame);
+  }
+
   take(message) {
     if (message.type === "ready") this.show(message);
     const sentence = this.transcript.take(message);
+    if (message.type === "ready") this.emit("ready");
     if (message.type === "delta") this.label(message.value);
     if (sentence) this.reading.update(sentence, this.transcript.ready?.languages ?? ["", ""]);
-    this.emit("change", { sentence });
+    // what was pointed at stays until something new is said
+    if (message.type === "heard" && !this.reading.lit && this.pointed?.sentence !== sentence) this.pointed = null;
+    if (message.type === "end") this.score();
+    this.draw();
+  }
+
+  point(sentence, word) {
+    this.pointed = { sentence, word };
+    this.why.textContent = word ? waitedFor(sentence, word) : HINT;
+    this.draw();
+  }
+
+  /** At most once a frame. */
+  draw() {
+    if (this.drawing) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      this.drawing = false;
+      this.render();
+      this.emit("drawn");
+    });
+  }
+
+  render() {
+    const { transcript } = this;
+    const { current } = transcript;
+    const waiting = transcript.waiting();
+    this.reading.await(waiting.more ? current : null, waiting.more);
+    const newest = current?.heard.length ? current : transcript.sentences.at(-2);
+    const sentence = this.pointed?.sentence ?? newest;
+    if (sentence) {
+      const positions = Boolean(transcript.ready?.positions);
+      const open = sentence === current && !sentence.ended ? waiting : null;
+      const options = { positions, waiting: open, word: this.pointed?.word, room: this.room };
+      this.frame.replaceChildren(staircase(sentence, options));
+      if (!this.pointed) [this.frame.scrollTop, this.frame.scrollLeft] = [this.frame.scrollHeight, this.frame.scrollWidth];
+    }
+    const words = transcript.newest(WORDS);
+    this.plot.replaceChildren(lagPlot(words));
+    this.lag.textContent = summary(words);
+    const { slowest, furthest } = scales(words);
+    this.scale.textContent = words.length ? `${furthest} words · ${(slowest / 1000).toFixed(2)} s` : "";
+  }
+
+  /** AL and LAAL of every sentence that has ended, and BLEU of those with a reference. */
+  score() {
+    const done = this.transcript.spoken.filter((one) => one.ended);
+    const text = (one) => one.written.map((word) => word.word).join(" ");
+    for (const [index, one] of done.entries()) {
+      const reference = this.references[index];
+      if (one.scoredBy === (reference ?? null)) continue;
+      one.scoredBy = reference ?? null;
+      const { al, laal } = lags(one, reference);
+      const quality = reference ? `BLEU ${bleu([[text(one), reference]])?.toFixed(1) ?? "–"} · ` : "";
+      if (al !== null) this.reading.score(one, `${quality}AL ${al.toFixed(1)} · LAAL ${laal.toFixed(1)} words`);
+    }
+    const pairs = done.map((one, index) => ({ sentence: one, text: text(one), reference: this.references[index] }));
+    this.scores.textContent = done.length ? `All of it: ${averages(pairs)}` : "";
   }
 
   show({ delta }) {
-    for (const part of [this.symbol, this.slider, this.shown]) part.hidden = !delta.symbol;
-    if (!delta.symbol || this.configured) return;
-    this.configured = true;
+    // a policy may have no latency to choose
+    if (!delta.symbol || !this.bar.hidden) return;
+    this.bar.hidden = false;
     this.symbol.textContent = delta.symbol;
     const high = Number.isFinite(delta.high) ? delta.high : FURTHEST;
-    const step = Number.isInteger(delta.low) && Number.isInteger(delta.value) && high - delta.low >= 4 ? 0.5 : (high - delta.low) / STEPS;
+    const step = delta.whole ? 1 : niceStep(high - delta.low);
     Object.assign(this.slider, { min: delta.low, max: high, step, value: delta.value });
     this.label(delta.value);
   }
@@ -61,15 +145,21 @@ export class Pane extends EventTarget {
 
   label(value) {
     this.shown.textContent = value;
-    if (this.transcript.ready?.delta.symbol && document.activeElement !== this.slider) this.slider.value = value;
+    if (document.activeElement !== this.slider) this.slider.value = value;
   }
 
   close() {
-    this.talk.close?.();
+    this.talk.close();
     this.element.remove();
   }
 
   emit(type, detail = {}) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
+}
+
+/** The largest of 1, 2.5 and 5 times a power of ten that cuts a range into 20 steps or more. */
+function niceStep(range) {
+  const power = 10 ** Math.floor(Math.log10(range / 20));
+  return [5, 2.5, 1].map((factor) => factor * power).find((step) => step <= range / 20) ?? power;
 }

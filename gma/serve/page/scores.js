@@ -71,3 +71,13 @@ export function lags(sentence, reference = null) {
     laal: averageLagging(delays, source, Math.max(expected, delays.length)),
   };
 }
+
+/** Of a talk, in words for people: sentences {sentence, text, reference or nothing}. */
+export function averages(sentences) {
+  const known = sentences.filter(({ reference }) => reference);
+  const found = sentences.map(({ sentence, reference }) => lags(sentence, reference)).filter(({ al }) => al !== null);
+  const mean = (pick) => (found.length ? (found.reduce((sum, lag) => sum + pick(lag), 0) / found.length).toFixed(2) : "–");
+  const quality = bleu(known.map(({ text, reference }) => [text, reference]));
+  const all = known.length ? `BLEU ${quality?.toFixed(1) ?? "–"} of ${known.length} sentence${known.length === 1 ? "" : "s"}, ` : "";
+  return `${all}AL ${mean(({ al }) => al)}, LAAL ${mean(({ laal }) => laal)} words`;
+}

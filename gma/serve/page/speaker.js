@@ -3,7 +3,9 @@
 export const SAMPLE =
   "Ich habe gestern meinen alten Freund im Park getroffen. Ich glaube nicht, dass Tom heute kommen wird. " +
   "Wenn es morgen regnet, bleiben wir zu Hause.";
-const MILLISECONDS_A_WORD = 400;
+const MILLISECONDS_A_WORD = 400, MILLISECONDS_TO_RESTART = 200;
+// errors of speech recognition that another try would meet again
+const REFUSALS = new Set(["not-allowed", "service-not-allowed", "audio-capture", "language-not-supported", "network"]);
 
 /** Says a text word by word; returns a function that stops it. `done` is called at the end or when stopped. */
 export function dictate(text, say, done) {
@@ -32,7 +34,7 @@ export function split(typed) {
 /** Speech recognition that pushes only what stands: words that two interim results in a row agree on, or final ones.
  *
  * Calls say(text), tail(text) for what may still change, end() at a final result, contradiction(heard, now) when a
- * word that was pushed is recognised otherwise, and stopped(reason).
+ * word that was pushed is recognised otherwise (now is empty where it is left out), and stopped(reason).
  */
 export class Microphone {
   constructor(language, { say, tail, end, contradiction, stopped }) {
@@ -57,13 +59,15 @@ export class Microphone {
   }
 
   hear(event) {
+    this.reason = null;
     for (let index = event.resultIndex; index < event.results.length; index += 1) {
-      const result = event.results[index];
-      const words = result[0].transcript.trim().split(/\s+/).filter(Boolean);
-      const agreed = result.isFinal ? words.length : common(words, this.before);
-      this.push(words, agreed);
+      const result = event.results[index], { transcript, confidence } = result[0];
+      // Android calls interim results final, with no confidence
+      const isFinal = result.isFinal && !(confidence === 0 && /Android/.test(navigator.userAgent));
+      const words = transcript.trim().split(/\s+/).filter(Boolean);
+      this.push(words, isFinal ? words.length : common(words, this.before), isFinal);
       this.before = words;
-      if (result.isFinal) {
+      if (isFinal) {
         this.end();
         this.fresh();
       }
@@ -71,11 +75,13 @@ export class Microphone {
     this.tail(this.before.slice(this.pushed.length).join(" "));
   }
 
-  push(words, agreed) {
-    for (let place = 0; place < Math.min(this.pushed.length, words.length); place += 1) {
-      if (words[place] === this.pushed[place].now) continue;
-      this.contradiction(this.pushed[place].heard, words[place]);
-      this.pushed[place].now = words[place]; // said once
+  push(words, agreed, isFinal) {
+    for (const [place, word] of this.pushed.entries()) {
+      const now = words[place] ?? "";
+      // an interim result may be shorter than the one before, and grow again
+      if (bare(now) === bare(word.now) || (!now && !isFinal)) continue;
+      this.contradiction(word.heard, now);
+      word.now = now; // said once
     }
     for (const word of words.slice(this.pushed.length, agreed)) {
       this.pushed.push({ heard: word, now: word });
@@ -88,9 +94,8 @@ export class Microphone {
     if (this.pushed.length) this.end();
     this.fresh();
     this.tail("");
-    const refused = ["not-allowed", "service-not-allowed", "audio-capture"].includes(this.reason);
-    if (this.wanted && !refused) return this.recognition.start();
-    this.stopped(refused ? this.reason : null);
+    if (!this.wanted || REFUSALS.has(this.reason)) return this.stopped(this.wanted ? this.reason : null);
+    setTimeout(() => (this.wanted ? this.recognition.start() : this.stopped(null)), MILLISECONDS_TO_RESTART);
   }
 
   stop() {
@@ -103,4 +108,9 @@ function common(one, other) {
   let length = 0;
   while (length < Math.min(one.length, other.length) && one[length] === other[length]) length += 1;
   return length;
+}
+
+/** A word without what a recogniser adds to it in the end: capitals and punctuation. */
+function bare(word) {
+  return word.toLowerCase().replace(/[\p{P}\p{S}]/gu, "");
 }

@@ -7,7 +7,11 @@ const FIRST_PAUSE = 250, LONGEST_PAUSE = 4000; // milliseconds between tries
 const FINAL = new Set([1007, 1008, 1009, 4401, 4403, 4404]);
 const NUMBERED = new Set(["heard", "words", "delta", "end"]);
 
-/** Events: "state" {state, message}, and one for every server message, named by its type. */
+/** Events: "state" {state, code, message}, and one for every server message, named by its type.
+ *
+ * States: connecting, open, gone (no server there), full (a server that takes nobody more), reconnecting, idle (silent
+ * for so long that the server hung up; goes on with the next word), refused.
+ */
 export class Talk extends EventTarget {
   constructor({ url = streamAddress(), delta = null, token = null } = {}) {
     super();
@@ -27,7 +31,7 @@ export class Talk extends EventTarget {
 
   /** More of the source, cut anywhere. */
   say(text) {
-    this.text.push(...text);
+    for (const character of text) this.text.push(character);
     this.pump();
   }
 
@@ -59,6 +63,13 @@ export class Talk extends EventTarget {
     this.socket?.close();
   }
 
+  /** Words that have been said and not been heard by the server. */
+  get behind() {
+    if (this.isOpen && this.sent === this.length && this.seq === this.ack) return 0;
+    const complete = this.text.join("").match(/\S+(?=\s)/g) ?? [];
+    return Math.max(0, complete.length - this.held.heard);
+  }
+
   get length() {
     return this.source + this.text.length;
   }
@@ -71,9 +82,11 @@ export class Talk extends EventTarget {
     this.tell(this.key === null ? "connecting" : "reconnecting");
     this.ready = false;
     this.refusal = null;
+    this.answered = false;
     const socket = (this.socket = new WebSocket(this.url));
     socket.onopen = () => {
-      const hello = { type: "hello", v: 1 };
+      this.answered = true;
+      const hello = { type: "hello", v: 1, attention: true };
       if (this.token) hello.token = this.token;
       if (this.delta !== null) hello.delta = this.delta;
       if (this.key !== null) {
@@ -137,6 +150,7 @@ export class Talk extends EventTarget {
   }
 
   pump() {
+    if (this.state === "idle") return this.connect();
     while (this.isOpen && this.seq - this.ack < WINDOW) {
       const message = this.nextMessage();
       if (!message) return;
@@ -168,9 +182,17 @@ export class Talk extends EventTarget {
       this.tell("refused", this.refusal?.code, this.refusal?.message);
       return;
     }
-    this.tell(code === 4408 ? "idle" : "gone");
+    if (code === 4408) return this.length > this.sent ? this.connect() : this.tell("idle");
+    this.tell("gone");
+    if (!this.answered) this.lookForReason();
     this.timer = setTimeout(() => this.connect(), this.pause * (0.5 + Math.random()));
     this.pause = Math.min(2 * this.pause, LONGEST_PAUSE);
+  }
+
+  /** A browser does not say why a socket was not opened: whether there is a server at all is another question. */
+  async lookForReason() {
+    const answer = await fetch(new URL("readyz", document.baseURI), { cache: "no-store" }).catch(() => null);
+    if (answer && this.state === "gone") this.tell("full");
   }
 
   tell(state, code = null, message = null) {
@@ -183,13 +205,31 @@ export class Talk extends EventTarget {
 export class Watch extends EventTarget {
   constructor(session) {
     super();
-    const source = (this.source = new EventSource(`v1/watch/${encodeURIComponent(session)}`));
+    this.url = `v1/watch/${encodeURIComponent(session)}`;
+    this.n = 0; // of the last event: after a pause some come again
+    this.open();
+  }
+
+  open() {
+    const source = (this.source = new EventSource(this.url));
     source.onopen = () => this.tell("open");
-    source.onerror = () => this.tell(source.readyState === EventSource.CLOSED ? "ended" : "reconnecting");
+    source.onerror = () => {
+      if (source.readyState !== EventSource.CLOSED) return this.tell("reconnecting");
+      // nobody speaks there now; the speaker may come back
+      this.tell("ended");
+      this.timer = setTimeout(() => this.open(), LONGEST_PAUSE);
+    };
     source.onmessage = (frame) => {
       const message = JSON.parse(frame.data);
+      if (message.n <= this.n) return;
+      this.n = message.n ?? this.n;
       this.dispatchEvent(new CustomEvent(message.type, { detail: message }));
     };
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source.close();
   }
 
   tell(state) {

@@ -2,10 +2,11 @@
 
 /** A sentence:
  *   number
- *   heard    source words {word, source, pieces, tokens: how many stand before it, at: milliseconds}
- *   written  target words as the server sends them, with at, delta, and lag {words, queued, computed, total}
- *   ended    the server's `end`, or null
- *   wait     the server's newest `wait`, or null
+ *   heard      source words {word, source, pieces (none: it is left out), tokens: how many stand before it, at: ms}
+ *   written    target words as the server sends them, with at, delta, and lag {words, policy, queued, computed, total}
+ *   ended      the server's `end`, or null
+ *   wait       the server's newest `wait`, or null
+ *   attention  [target word][source word, and the end], 0 to 1, the mean over layers; or null
  */
 export class Transcript {
   constructor(now = () => performance.now()) {
@@ -13,11 +14,13 @@ export class Transcript {
     this.sentences = [];
     this.delta = null;
     this.ready = null;
+    this.heard = 0; // words, of the whole talk
   }
 
   sentence(number) {
     while (this.sentences.length <= number) {
-      this.sentences.push({ number: this.sentences.length, heard: [], written: [], ended: null, wait: null });
+      const sentence = { number: this.sentences.length, heard: [], written: [], ended: null, wait: null, attention: null };
+      this.sentences.push(sentence);
     }
     return this.sentences[number];
   }
@@ -42,7 +45,8 @@ export class Transcript {
     if (message.type === "heard") this.hear(sentence, message.words);
     if (message.type === "words") this.write(sentence, message);
     if (message.type === "wait") sentence.wait = message;
-    if (message.type === "end") [sentence.ended, sentence.wait] = [message, null];
+    if (message.type === "end") this.finish(sentence, message);
+    if (message.type === "attention") sentence.attention = meanOfLayers(message.weights);
     return sentence;
   }
 
@@ -52,13 +56,27 @@ export class Transcript {
       const tokens = last ? last.tokens + last.pieces.length : 0;
       sentence.heard.push({ ...word, tokens, at: this.now() });
     }
+    this.heard += words.length;
+  }
+
+  finish(sentence, end) {
+    [sentence.ended, sentence.wait] = [end, null];
+    // the model may end a translation before the sentence: words behind its end are heard again, in the next one
+    const before = sentence.heard.length;
+    sentence.heard = sentence.heard.filter((word) => word.source[0] < end.source[1]);
+    this.heard -= before - sentence.heard.length;
   }
 
   write(sentence, { words, ms }) {
+    const { heard } = sentence;
     for (const word of words) {
-      const waitedFor = sentence.heard[Math.min(word.source_words, sentence.heard.length) - 1];
-      const total = waitedFor ? this.now() - waitedFor.at : 0;
-      const lag = { words: word.source_words - word.index, ...ms, total };
+      const last = heard[Math.min(word.source_words, heard.length) - 1];
+      // where the word looks: what it heard beyond that, it heard because its policy wanted to
+      const place = word.p.length && this.ready?.positions ? placeOf(Math.max(...word.p), heard) : word.index;
+      const aligned = heard[Math.min(Math.floor(place), word.source_words - 1)];
+      const policy = last && aligned ? Math.max(0, last.at - aligned.at) : 0;
+      const total = last ? this.now() - last.at : 0;
+      const lag = { words: word.source_words - word.index, policy, ...ms, total };
       sentence.written.push({ ...word, at: this.now(), delta: this.delta, lag });
     }
   }
@@ -68,13 +86,22 @@ export class Transcript {
     return this.sentences.filter((sentence) => sentence.heard.length);
   }
 
-  /** Why the translator waits: {kind, word, more}. */
-  waiting(sentence) {
+  /** The last words that were written. */
+  newest(count) {
+    const words = [];
+    for (let place = this.sentences.length - 1; place >= 0 && words.length < count; place -= 1) {
+      words.unshift(...this.sentences[place].written);
+    }
+    return words.slice(-count);
+  }
+
+  /** Why the translator waits: {kind, more: source tokens}. */
+  waiting(sentence = this.current) {
     const wait = sentence?.wait;
-    if (!wait || sentence.ended || !sentence.heard.length) return { kind: "you" };
-    if (wait.awaited === null) return { kind: "end" };
+    if (!wait || sentence.ended || !sentence.heard.length) return { kind: "you", more: 0 };
+    if (wait.awaited === null) return { kind: "end", more: 0 };
     const more = wait.awaited - wait.arrived;
-    return more > 0 ? { kind: "words", more, token: wait.awaited } : { kind: "behind" };
+    return more > 0 ? { kind: "words", more } : { kind: "you", more: 0 };
   }
 }
 
@@ -83,5 +110,11 @@ export function placeOf(position, heard) {
   let word = 0;
   while (word + 1 < heard.length && heard[word + 1].tokens < position) word += 1;
   const { tokens = 0, pieces = [""] } = heard[word] ?? {};
-  return word + Math.max(0, position - tokens - 0.5) / pieces.length;
+  return word + Math.max(0, position - tokens - 0.5) / Math.max(1, pieces.length);
+}
+
+function meanOfLayers(layers) {
+  return layers[0].map((row, target) =>
+    row.map((_, source) => layers.reduce((sum, layer) => sum + layer[target][source], 0) / (100 * layers.length)),
+  );
 }
