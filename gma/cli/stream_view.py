@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,12 +12,35 @@ from rich.text import Text
 
 from gma.cli.options import warn_of_unreadable, write_out
 from gma.decoding.streaming import StreamError, StreamingTranslator
-from gma.decoding.talk import Arrived, Ended, Talk, Written
+from gma.decoding.talk import Arrived, Ended, Written
 from gma.errors import UserError
 from gma.text.sentences import SENTENCE_LIMIT
 
 # at most so many places are drawn for words to come
 LARGEST_GAP = 12
+
+
+class Progress(Protocol):
+    """What a view asks of a stream, here or elsewhere: source tokens, and whether its translation has ended."""
+
+    @property
+    def arrived_tokens(self) -> int: ...
+
+    @property
+    def awaited_tokens(self) -> float: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+
+class Standing(Protocol):
+    """What a view asks of a talk: its open sentence, and a word that may go on."""
+
+    @property
+    def partial(self) -> str: ...
+
+    @property
+    def stream(self) -> Progress: ...
 
 
 class PlainView:
@@ -28,7 +52,7 @@ class PlainView:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def begin(self, talk: Talk) -> None:
+    def begin(self, talk: Standing) -> None:
         pass
 
     def show(self, events: list[Arrived | Written | Ended]) -> None:
@@ -56,7 +80,7 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def begin(self, talk: Talk) -> None:
+    def begin(self, talk: Standing) -> None:
         self._talk = talk
         self._draw()
 

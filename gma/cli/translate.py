@@ -13,6 +13,7 @@ from gma.cli.options import Delta, Device, ModelPath, Weights, console, number, 
 from gma.errors import UserError
 
 if TYPE_CHECKING:
+    from gma.decoding.streaming import StreamingTranslator
     from gma.model.directory import Loaded
 
 # lines translated before any of them is written: neither memory nor the wait for the first line grows with the file
@@ -102,30 +103,55 @@ def stream(
     plain: Annotated[bool, typer.Option("--plain", help="No live view, on a terminal either.")] = False,
     weights: Weights = "float32",
     device: Device = "auto",
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="A gma serve that translates, such as http://127.0.0.1:8000.")
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="GMA_TOKEN", help="Of that server.")] = None,
 ) -> None:
     """Translate while the text is arriving: every word is written the moment it is ready."""
     from gma.cli.stream_input import arriving, single_keys, spoken, typed
     from gma.cli.stream_view import LiveView, PlainView, interpret
+
+    if server is None:
+        translator = _translator(model, device, weights)
+    elif weights != "float32" or device != "auto":
+        raise UserError("--weights and --device are the server's to choose; leave them out with --server")
+    live = console.is_terminal and not plain
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_opened(input))
+        keys = live and file.isatty()
+        if keys:
+            stack.enter_context(single_keys())
+
+        def texts(view: LiveView | PlainView) -> Iterable[str]:
+            if keys:
+                assert isinstance(view, LiveView)
+                return typed(view.typing)
+            arrived = arriving(file.fileno(), _name(input))
+            return spoken(arrived, delay) if delay else arrived
+
+        def view(source: str, target: str) -> LiveView | PlainView:
+            return LiveView(console, source, target) if live else PlainView()
+
+        try:
+            if server is not None:
+                from gma.cli.stream_remote import interpret_remotely
+
+                interpret_remotely(server, texts, view, delta, token)
+            else:
+                shown = view(*translator.languages)
+                interpret(translator, texts(shown), shown, delta)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _translator(model: Path, device: str, weights: str) -> "StreamingTranslator":
     from gma.decoding.greedy import LONGEST_ALONE
     from gma.decoding.streaming import StreamingTranslator
     from gma.model import directory
     from gma.model.inference import Inference
 
-    loaded = directory.load(model, device, Inference(weights=weights))
-    languages = loaded.config.data.source, loaded.config.data.target
-    view = LiveView(console, *languages) if console.is_terminal and not plain else PlainView()
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(_opened(input))
-        if file.isatty() and isinstance(view, LiveView):
-            stack.enter_context(single_keys())
-            texts = typed(view.typing)
-        else:
-            texts = arriving(file.fileno(), _name(input))
-        try:
-            translator = StreamingTranslator(loaded, longest=LONGEST_ALONE)
-            interpret(translator, spoken(texts, delay) if delay else texts, view, delta)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+    return StreamingTranslator(directory.load(model, device, Inference(weights=weights)), longest=LONGEST_ALONE)
 
 
 def _opened(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
