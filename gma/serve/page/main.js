@@ -37,6 +37,7 @@ function addPane(options = {}) {
   pane.addEventListener("tail", ({ detail }) => ($("tail").textContent = detail.text));
   panes.push(pane);
   $("panes").append(pane.element);
+  $("panes").classList.toggle("two", panes.length > 1);
 }
 
 function comparePanes() {
@@ -50,6 +51,7 @@ function comparePanes() {
 function removePane(pane) {
   pane.close();
   panes = panes.filter((one) => one !== pane);
+  $("panes").classList.remove("two");
   panes[0].compare.hidden = false;
   panes[0].compare.focus();
 }

@@ -1,8 +1,8 @@
 // One translation of the voice: its connection, its transcript, its latency, and the pictures of what it does.
 
 import { lagPlot, scales, summary, WORDS } from "./lag.js";
-import { Reading, waitedFor } from "./reading.js";
-import { averages, bleu, lags } from "./scores.js";
+import { BEYOND, Reading, waitedFor } from "./reading.js";
+import { averages, scoreOf } from "./scores.js";
 import { staircase } from "./staircase.js";
 import { html } from "./svg.js";
 import { Talk, Watch } from "./talk.js";
@@ -21,6 +21,7 @@ export class Pane extends EventTarget {
     this.references = [];
     this.pointed = null; // {sentence, word} at which a person points; else the newest sentence is drawn
     this.drawing = false;
+    this.done = new Map(); // what has been drawn -> what it was drawn of
     this.build(name, watch, remove);
     this.talk = watch ? new Watch(watch) : new Talk({ token, delta });
     for (const type of EVENTS) this.talk.addEventListener(type, ({ detail }) => this.take(detail));
@@ -48,7 +49,7 @@ export class Pane extends EventTarget {
     this.scores = html("p", { class: "scores" });
     this.element = html(
       "section",
-      { class: "pane", "aria-label": `Translation ${name}, its waiting and its lag` },
+      { class: "pane silent", "aria-label": `Translation ${name}, its waiting and its lag` },
       this.bar,
       html("div", { class: "words" }, list, this.why),
       html("div", { class: "pictures" }, this.frame, html("div", { class: "lag-box" }, this.scale, this.plot), this.lag, this.scores),
@@ -66,6 +67,7 @@ export class Pane extends EventTarget {
     const sentence = this.transcript.take(message);
     if (message.type === "ready") this.emit("ready");
     if (message.type === "delta") this.label(message.value);
+    if (this.transcript.heard) this.element.classList.remove("silent");
     if (sentence) this.reading.update(sentence, this.transcript.ready?.languages ?? ["", ""]);
     // what was pointed at stays until something new is said
     if (message.type === "heard" && !this.reading.lit && this.pointed?.sentence !== sentence) this.pointed = null;
@@ -94,6 +96,7 @@ export class Pane extends EventTarget {
     const { transcript } = this;
     const { current } = transcript;
     const waiting = transcript.waiting();
+    this.reading.follow();
     this.reading.await(waiting.more ? current : null, waiting.more);
     const newest = current?.heard.length ? current : transcript.sentences.at(-2);
     const sentence = this.pointed?.sentence ?? newest;
@@ -101,10 +104,24 @@ export class Pane extends EventTarget {
       const positions = Boolean(transcript.ready?.positions);
       const open = sentence === current && !sentence.ended ? waiting : null;
       const options = { positions, waiting: open, word: this.pointed?.word, room: this.room };
-      this.frame.replaceChildren(staircase(sentence, options));
-      if (!this.pointed) [this.frame.scrollTop, this.frame.scrollLeft] = [this.frame.scrollHeight, this.frame.scrollWidth];
+      this.once("staircase", [sentence, ...stateOf(sentence), open?.kind, open?.more, options.word, this.room], () => {
+        this.frame.replaceChildren(staircase(sentence, options));
+        if (!this.pointed) [this.frame.scrollTop, this.frame.scrollLeft] = [BEYOND, BEYOND];
+      });
     }
     const words = transcript.newest(WORDS);
+    this.once("lag", [words.at(-1)], () => this.drawLag(words));
+  }
+
+  /** Do something unless it was last done with the same. */
+  once(what, given, act) {
+    const before = this.done.get(what);
+    if (before?.every((value, place) => value === given[place])) return;
+    this.done.set(what, given);
+    act();
+  }
+
+  drawLag(words) {
     this.plot.replaceChildren(lagPlot(words));
     this.lag.textContent = summary(words);
     const { slowest, furthest } = scales(words);
@@ -114,17 +131,15 @@ export class Pane extends EventTarget {
   /** AL and LAAL of every sentence that has ended, and BLEU of those with a reference. */
   score() {
     const done = this.transcript.spoken.filter((one) => one.ended);
-    const text = (one) => one.written.map((word) => word.word).join(" ");
-    for (const [index, one] of done.entries()) {
-      const reference = this.references[index];
-      if (one.scoredBy === (reference ?? null)) continue;
-      one.scoredBy = reference ?? null;
-      const { al, laal } = lags(one, reference);
-      const quality = reference ? `BLEU ${bleu([[text(one), reference]])?.toFixed(1) ?? "–"} · ` : "";
-      if (al !== null) this.reading.score(one, `${quality}AL ${al.toFixed(1)} · LAAL ${laal.toFixed(1)} words`);
+    for (const [index, sentence] of done.entries()) {
+      const reference = this.references[index] ?? "";
+      if (sentence.score?.reference === reference) continue;
+      const score = (sentence.score = scoreOf(sentence, reference));
+      const quality = reference ? `BLEU ${score.bleu?.toFixed(1) ?? "–"} · ` : "";
+      if (score.al === null) continue;
+      this.reading.score(sentence, `${quality}AL ${score.al.toFixed(1)} · LAAL ${score.laal.toFixed(1)} words`);
     }
-    const pairs = done.map((one, index) => ({ sentence: one, text: text(one), reference: this.references[index] }));
-    this.scores.textContent = done.length ? `All of it: ${averages(pairs)}` : "";
+    this.scores.textContent = done.length ? `All of it: ${averages(done.map(({ score }) => score))}` : "";
   }
 
   show({ delta }) {
@@ -156,6 +171,11 @@ export class Pane extends EventTarget {
   emit(type, detail = {}) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
+}
+
+/** What changes in a sentence: in one that has been drawn nothing else does. */
+function stateOf({ heard, written, ended, attention }) {
+  return [heard.length, written.length, ended, attention];
 }
 
 /** The largest of 1, 2.5 and 5 times a power of ten that cuts a range into 20 steps or more. */

@@ -3,6 +3,10 @@
 
 import { html } from "./svg.js";
 
+// pixels: further down than anything, and so near to the end that it is followed
+export const BEYOND = 1e9;
+const NEAR = 80;
+
 /** Shows a transcript in an element; calls `inspect(sentence, word or null)` for what a person points at. */
 export class Reading {
   constructor(element, inspect, description) {
@@ -11,6 +15,14 @@ export class Reading {
     this.known = new WeakMap(); // element of a word -> {row, sentence, word}
     this.lit = null; // the word whose source is lit
     this.entry = null; // the word that Tab goes to
+    this.following = true; // the newest, unless a person has scrolled back
+    let before = 0;
+    element.addEventListener("scroll", () => {
+      const { scrollTop, scrollHeight, clientHeight } = element;
+      if (scrollTop < before) this.following = false;
+      if (scrollHeight - scrollTop - clientHeight < NEAR) this.following = true;
+      before = scrollTop;
+    });
     for (const type of ["pointerover", "focusin"]) element.addEventListener(type, ({ target }) => this.point(target));
     for (const type of ["pointerleave", "focusout"]) element.addEventListener(type, () => this.light(null));
     element.addEventListener("keydown", (event) => this.walk(event));
@@ -37,7 +49,6 @@ export class Reading {
 
   update(sentence, languages) {
     if (!sentence.heard.length && !sentence.written.length) return;
-    const atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 80;
     const row = this.row(sentence, languages);
     for (; row.heard < sentence.heard.length; row.heard += 1) {
       const { word, pieces } = sentence.heard[row.heard];
@@ -50,7 +61,11 @@ export class Reading {
       row.target.append(this.word(sentence, sentence.written[row.written], row), " ");
     }
     row.whole.classList.toggle("ended", Boolean(sentence.ended));
-    if (atEnd) this.element.scrollTop = this.element.scrollHeight;
+  }
+
+  /** Once a frame: it makes the browser lay out. */
+  follow() {
+    if (this.following) this.element.scrollTop = BEYOND;
   }
 
   word(sentence, word, row) {

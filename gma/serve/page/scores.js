@@ -62,22 +62,27 @@ export function averageLagging(delays, source, target) {
   return sum / count;
 }
 
-export function lags(sentence, reference = null) {
+/** Of a sentence that has ended; reference may be empty. */
+export function scoreOf(sentence, reference) {
   const delays = sentence.written.map((word) => word.source_words);
+  const text = sentence.written.map((word) => word.word).join(" ");
   const expected = reference ? reference.split(/\s+/).filter(Boolean).length : delays.length;
   const source = sentence.heard.length;
   return {
+    text,
+    reference,
+    bleu: reference ? bleu([[text, reference]]) : null,
     al: averageLagging(delays, source, expected),
     laal: averageLagging(delays, source, Math.max(expected, delays.length)),
   };
 }
 
-/** Of a talk, in words for people: sentences {sentence, text, reference or nothing}. */
-export function averages(sentences) {
-  const known = sentences.filter(({ reference }) => reference);
-  const found = sentences.map(({ sentence, reference }) => lags(sentence, reference)).filter(({ al }) => al !== null);
-  const mean = (pick) => (found.length ? (found.reduce((sum, lag) => sum + pick(lag), 0) / found.length).toFixed(2) : "–");
+/** Of a talk, in words for people. */
+export function averages(scores) {
+  const known = scores.filter(({ reference }) => reference);
+  const found = scores.filter(({ al }) => al !== null);
+  const mean = (pick) => (found.length ? (found.reduce((sum, one) => sum + pick(one), 0) / found.length).toFixed(2) : "–");
   const quality = bleu(known.map(({ text, reference }) => [text, reference]));
-  const all = known.length ? `BLEU ${quality?.toFixed(1) ?? "–"} of ${known.length} sentence${known.length === 1 ? "" : "s"}, ` : "";
-  return `${all}AL ${mean(({ al }) => al)}, LAAL ${mean(({ laal }) => laal)} words`;
+  const all = `BLEU ${quality?.toFixed(1) ?? "–"} of ${known.length} sentence${known.length === 1 ? "" : "s"}, `;
+  return `${known.length ? all : ""}AL ${mean(({ al }) => al)}, LAAL ${mean(({ laal }) => laal)} words`;
 }

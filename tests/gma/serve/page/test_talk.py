@@ -129,6 +129,7 @@ def test_a_token_is_asked_for_until_it_is_right(visits):
         expect(page.locator("#notice")).to_be_empty()
         type_words(page, "Guten Morgen.")
         expect(page.locator(".target").first).to_contain_text("morning")
+        page.close()
 
 
 @pytest.mark.parametrize("full", ["sessions", "sessions_per_address"])
