@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,9 @@ class Output(io.TextIOBase):
     error: OSError | None = None
 
     def write(self, text: str) -> int:
-        self._try(lambda output: output.write(text))
+        # rich fills lines with blanks; a file is better off without
+        shown = text if self.isatty() else re.sub(r"[ \t]+(?=\n)", "", text)
+        self._try(lambda output: output.write(shown))
         return len(text)
 
     def flush(self) -> None:

@@ -5,12 +5,18 @@ from typing import Annotated
 
 import typer
 
+from gma.cli import completion
 from gma.cli.options import Arguments, console
 from gma.terminal import say
 
 
 def download(
-    name: Annotated[str, typer.Argument(metavar="iwslt15-en-vi | wmt15-de-en | multi30k-de-en | tatoeba-de-en")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="iwslt15-en-vi | wmt15-de-en | multi30k-de-en | tatoeba-de-en", autocompletion=completion.corpora
+        ),
+    ],
     folder: Annotated[
         Path, typer.Option(envvar="GMA_DATA", help="Put the corpus into a folder of its name in here.")
     ] = Path("data"),

@@ -1,5 +1,8 @@
 """`gma demo`: the German–English model of the package translates while it listens."""
 
+import contextlib
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +59,23 @@ def demo(folder: Annotated[Path, typer.Option(help="For the figure.")] = Path("r
             console.print(_stream(translator, sentence))
     console.print(_latencies(loaded, SHOWN))
     plot.attention(model, folder / "attention", source=SHOWN, delta=DELTA)
-    say(console, "\nyour turn: `.venv/bin/gma stream`, or `gma stream --delta 4`; Ctrl-D ends")
+    say(console, f"\nyour turn: {own_command()} stream, or with --delta 4; Ctrl-D ends")
+
+
+def own_command() -> str:
+    """What this command is called in the user's shell: gma, where that finds it, else the path that was used."""
+    used = Path(sys.argv[0])
+    if used.name == "__main__.py":
+        return f"{_short(Path(sys.executable))} -m gma"
+    found = shutil.which("gma")
+    return "gma" if found and used.name == "gma" and Path(found).resolve() == used.resolve() else _short(used)
+
+
+def _short(path: Path) -> str:
+    """From here, where the path lies below."""
+    with contextlib.suppress(ValueError):
+        path = path.absolute().relative_to(Path.cwd())
+    return str(path)
 
 
 def numbered(source: str, translation: Iterable[tuple[str, float]]) -> Text:

@@ -7,13 +7,18 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from gma.cli import completion
 from gma.cli.options import console
 
 
 def config(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE_OR_FILE] [KEY=VALUE]...", help="A recipe's name or a TOML file; overrides."),
+        typer.Argument(
+            metavar="[RECIPE_OR_FILE] [KEY=VALUE]...",
+            help="A recipe's name or a TOML file; overrides.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print TOML that can be loaded again.")] = False,
 ) -> None:
@@ -44,7 +49,7 @@ def info() -> None:
         f"gma {gma.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{torch.get_num_threads()} threads"
     )
-    table = Table("backend", "available", "devices", "dtypes", "how, or why not")
+    table = Table("backend", "available", "devices", "dtypes", Column("how, or why not", overflow="fold"))
     for name, status in gma_kernels.backends().items():
         table.add_row(
             name, "yes" if status.available else "no", " ".join(status.devices), " ".join(status.dtypes), status.reason

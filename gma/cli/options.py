@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO, cast
 import typer
 from rich.console import Console
 
+from gma.cli import completion
 from gma.errors import UserError
 from gma.terminal import Output, say
 
@@ -53,20 +54,29 @@ def warn_of_unreadable(vocabulary: "Vocabulary", text: str, place: str, console:
         )
 
 
-def _model(name: Path | None) -> Path | None:
+def _model(context: typer.Context, name: Path | None) -> Path | None:
+    # the shell asks how a line may go on
+    if name is None or context.resilient_parsing:
+        return name
     from gma.model.directory import find
 
-    return None if name is None else find(name)
+    return find(name)
 
 
 model_argument = typer.Argument(
-    callback=_model, help="Folder of a model, or de-en, the one that comes with the package."
+    callback=_model,
+    autocompletion=completion.models,
+    help="Folder of a model, or de-en, the one that comes with the package.",
 )
 ModelPath = Annotated[Path, model_argument]
 OptionalModelPath = Annotated[Path | None, model_argument]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...", show_default="the recipe generated"),
+    typer.Argument(
+        metavar="[RECIPE | FILE.toml] [SECTION.KEY=VALUE]...",
+        show_default="the recipe generated",
+        autocompletion=completion.settings,
+    ),
 ]
 Delta = Annotated[
     float | None,

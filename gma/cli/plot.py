@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gma.cli import completion
 from gma.cli.options import Delta, ModelPath, OneBased, console
 from gma.errors import UserError
 from gma.terminal import say
@@ -28,7 +29,9 @@ app = typer.Typer(help="Draw figures: PNG, and PDF or SVG beside it.", no_args_i
 
 @app.command()
 def curve(
-    curves: Annotated[list[Path], typer.Argument(metavar="CURVE...", help="Outputs of `gma sweep`.")],
+    curves: Annotated[
+        list[Path], typer.Argument(metavar="CURVE...", help="Outputs of `gma sweep`.", autocompletion=completion.curves)
+    ],
     output: FigurePath = Path("curve"),
     convention: Annotated[str, typer.Option(help="Of AL: word or paper.")] = "word",
 ) -> None:
@@ -128,7 +131,8 @@ def steps(
 
 @app.command()
 def learning(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")], output: FigurePath = Path("learning")
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", autocompletion=completion.runs)],
+    output: FigurePath = Path("learning"),
 ) -> None:
     """Loss, BLEU and AL over the updates of a run."""
     from gma.evaluation import figures

@@ -44,7 +44,10 @@ class Standing(Protocol):
 
 
 class PlainView:
-    """Writes every word, with a blank after it, the moment it comes; one line for each line of the source."""
+    """Writes every word the moment it comes; one line for each line of the source."""
+
+    def __init__(self) -> None:
+        self._begun = False  # the line
 
     def __enter__(self) -> "PlainView":
         return self
@@ -57,17 +60,22 @@ class PlainView:
 
     def show(self, events: list[Arrived | Written | Ended]) -> None:
         if words := [event.word for event in events if isinstance(event, Written)]:
-            write_out("".join(f"{word} " for word in words))
+            write_out(" " * self._begun + " ".join(words))
+            self._begun = True
 
     def end_line(self) -> None:
         write_out("\n")
+        self._begun = False
 
 
 class LiveView:
-    """Shows the source above its translation, and what the model waits for. Finished sentences scroll up."""
+    """Shows the source above its translation, and what the model waits for. Finished sentences scroll up.
 
-    def __init__(self, console: Console, source: str, target: str):
-        self._console, self._names = console, (source, target)
+    hint: what the keys do, where somebody is typing.
+    """
+
+    def __init__(self, console: Console, source: str, target: str, hint: str = ""):
+        self._console, self._names, self._hint = console, (source, target), hint
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._words: list[str] = []
         self._typed = ""
@@ -140,7 +148,7 @@ class LiveView:
             parts.append("waiting for the end of the sentence")
         elif awaited > arrived:
             parts.append(f"waiting for source token {int(awaited)}, {int(awaited) - arrived} more")
-        return " · ".join(parts)
+        return " · ".join([*parts, *filter(None, [self._hint])])
 
 
 def _shown(words: Sequence[str], room: int | None) -> list[tuple[int, str]]:

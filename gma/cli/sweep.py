@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
+from gma.cli import completion
 from gma.cli.options import Device, Lowercase, Slots, console
 
 
 def sweep(
-    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL...]", help="Folders of models, or de-en.")],
+    models: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL[,MODEL...]", help="Folders of models, or de-en.", autocompletion=completion.models
+        ),
+    ],
     delta: Annotated[
         str | None,
         typer.Option(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gma.cli import completion
 from gma.cli.options import Arguments, Device, console
 from gma.terminal import say
 
@@ -34,7 +35,7 @@ def exit_after(signal: int) -> None:
 
 
 def average(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", autocompletion=completion.runs)],
     *,
     output: Annotated[Path, typer.Option(help="Folder for the model.")],
     last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 5,
@@ -50,7 +51,12 @@ def average(
 
 
 def segment(
-    model: Annotated[Path, typer.Argument(help="Folder of a model with attention.policy=offline, causal encoder.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a model with attention.policy=offline, causal encoder.", autocompletion=completion.models
+        ),
+    ],
     *,
     output: Annotated[Path, typer.Option(help="Folder for the model that translates by meaning units.")],
     limit: Annotated[int, typer.Option(min=2, help="Training sentences to find meaning units in.")] = 5000,

@@ -131,7 +131,8 @@ def stream(
             return spoken(arrived, delay) if delay else arrived
 
         def view(source: str, target: str) -> LiveView | PlainView:
-            return LiveView(console, source, target) if live else PlainView()
+            hint = "Enter ends the sentence, Ctrl-D the talk" if keys else ""
+            return LiveView(console, source, target, hint) if live else PlainView()
 
         try:
             if server is not None:

@@ -239,7 +239,8 @@ def table(points: Sequence[Point]) -> Table:
             Text(point.system),
             "–" if point.delta is None else f"{point.delta:g}",
             *(f"{value:.1f}" for value in (point.bleu, point.chrf)),
-            *(f"{value:.2f}" for value in latency),
+            # wide numbers, of broken models, leave no room for the others
+            *(f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}" for value in latency),
             "–" if point.past_the_end is None else f"{point.past_the_end:.1%}",
         )
     return result

@@ -74,15 +74,18 @@ def test_a_word_comes_out_before_the_next_goes_in(folder):
         stream = StreamingTranslator(loaded).open()
         expected = [[emission.word for emission in stream.push(f"{word} ")] for word in text.split()]
     with started(folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        begun = False
         for word, emissions in zip(text.split(), expected):
             process.stdin.write(f"{word} ".encode())
-            shown = "".join(f"{emission} " for emission in emissions).encode()
+            shown = (" " * (begun and bool(emissions)) + " ".join(emissions)).encode()
+            begun |= bool(emissions)
             assert read_until(process.stdout.fileno(), lambda text, shown=shown: len(text) >= len(shown)) == shown
         process.stdin.write(b"\n\nab")
         process.stdin.close()
         rest = read_until(process.stdout.fileno(), lambda text: False).decode().split("\n")
         assert process.wait(PATIENCE) == 0
     lines = [[*(word for emissions in expected for word in emissions), *rest[0].split()], *map(str.split, rest[1:])]
+    assert all(line == line.strip() for line in rest[1:])
     assert lines == [*(list(each.words) for each in translate(loaded, [text, "", "ab"])), []]
 
 
