@@ -70,13 +70,10 @@ POINT = {field.name: 0 for field in sweep.Point.__dataclass_fields__.values()}
 
 @pytest.mark.parametrize("number", [0.004, 9.99, -10.21, 99.99, 1234.5])
 def test_a_sweep(printed, number):
-    numbers = {
-        **dict.fromkeys(("al", "laal", "dal", "cw", "paper_al"), number),
-        "delta": 0.05,
-        "bleu": 45.6,
-        "chrf": 67.8,
-    }
-    point = sweep.Point(**{**POINT, **numbers, "system": "a-model-with-a-long-name", "bleu_signature": "s" * 60, "past_the_end": 1.0})  # fmt: skip  # noqa: E501
+    given = {"system": "a-model-with-a-long-name", "bleu_signature": "s" * 60, "past_the_end": 1.0, "delta": 0.05}
+    given |= {"bleu": 45.6, "chrf": 67.8, "ap": 0.98}
+    given |= dict.fromkeys(("al", "laal", "dal", "cw", "paper_al"), number)
+    point = sweep.Point(**{**POINT, **given})
     lines = printed(sweep.table([point]))
     shown = f"{number:.2f}" if number < 100 else f"{number:.0f}"
     assert sum(line.count(shown) for line in lines) == 5
