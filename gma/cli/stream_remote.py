@@ -147,7 +147,7 @@ def _show(event: Any, view: View, lines: _Lines, standing: _Standing) -> None:
     elif event.type == "end":
         source, target = Span(*event.source), Span(*event.target)
         counts = event.source_words, event.target_words, event.words
-        view.show([Ended(event.sentence, source, target, *counts, (), event.reason, Hypothesis())])
+        view.show([Ended(event.sentence, source, target, *counts, (), event.reason, Hypothesis(), ())])
         lines.done = event.words
         _end_lines(view, lines)
 
