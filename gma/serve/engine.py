@@ -1,5 +1,6 @@
 """The model thread: it takes whatever has arrived, translates it as one batch, and hands back what came of it."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -9,6 +10,8 @@ from typing import Any
 
 from gma.decoding.streaming import StreamError, StreamingTranslator
 from gma.decoding.talk import Arrived, Ended, Held, Talk, Written, advance
+
+logger = logging.getLogger(__name__)
 
 # words of one speaker in a step, so that pasted text delays nobody
 WORDS_AT_A_TIME = 8
@@ -201,7 +204,12 @@ class Engine:
         def tell_all() -> None:
             self.on_step(computed, len(outcomes))
             for tell, outcome in outcomes:
-                tell(outcome)
+                try:
+                    tell(outcome)
+                except Exception as error:
+                    # costs whoever it was about, and no one who shared the step
+                    logger.exception("what came of a step cannot be told")
+                    tell(Outcome([], [], outcome.ack, error=error))
 
         self._deliver(tell_all)
 

@@ -23,6 +23,8 @@ Latency: TypeAlias = Annotated[
     PlainSerializer(lambda value: "inf" if value == float("inf") else value, return_type=float | Literal["inf"]),
 ]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 53, strict=True)]
+# what a client says came before: whatever is counted from there on is a Count, too
+Past: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 52, strict=True)]
 Span: TypeAlias = tuple[Count, Count]
 
 
@@ -43,12 +45,12 @@ class Resume(Message):
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     model: Annotated[str, Field(max_length=64)]
-    n: Count = 0
-    sentence: Count = 0
-    source: Count = 0
-    target: Count = 0
-    words: Count = 0
-    heard: Count = 0
+    n: Past = 0
+    sentence: Past = 0
+    source: Past = 0
+    target: Past = 0
+    words: Past = 0
+    heard: Past = 0
     pieces: Annotated[list[Annotated[list[Count], Field(min_length=1)]], Field(max_length=1024)] = []
     changes: Annotated[list[tuple[Count, Latency]], Field(max_length=1024)] = []
 
