@@ -4,6 +4,7 @@
 # make demo-train train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
+# make bench-serve many speakers against gma serve: how late its words are; make soak: an hour of them
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
 # make gpu-roofline what the main loops of the CUDA kernels issue, instruction by instruction, and the ceilings that follow
 # make sanitize   the kernels under sanitizers
@@ -18,7 +19,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model results gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -91,6 +92,15 @@ bench: test-setup
 
 bench-publish: bench
 	$(BIN)/python -m benchmarks.publish.report runs/bench/results.json --publish
+
+# how late a server's words are with many speakers, and how many it can have, into docs/performance.md
+bench-serve: $(SERVE_READY)
+	$(BIN)/python -m benchmarks.publish.serving --publish
+
+# an hour of fifty speakers: nobody lost, and memory flat within 5%
+SOAK ?= 3600
+soak: $(SERVE_READY)
+	$(BIN)/python -m benchmarks.publish.serving --soak $(SOAK)
 
 # quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md and its card
 results: setup

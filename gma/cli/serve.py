@@ -90,6 +90,8 @@ def serve_load(
         f"{sessions} speakers, {load.spoken:,} words spoken, {len(load.delays):,} written in {load.sentences:,} "
         f"sentences, {load.lost} speakers lost; beyond the policy: {delays}",
     )
+    for problem, count in load.problems.most_common(3):
+        say(console, f"{count} speakers: {problem}")
     raise typer.Exit(1 if load.lost else 0)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ class Load:
         spoken: words that were sent.
         sentences: that ended.
         lost: speakers whose connection broke, or who never saw the end.
+        problems: why, and how often.
     """
 
     delays: list[float] = field(default_factory=list)
@@ -25,6 +27,7 @@ class Load:
     sentences: int = 0
     lost: int = 0
     seconds: float = 0.0
+    problems: Counter[str] = field(default_factory=Counter)
 
     def percentile(self, share: float) -> float:
         """The delay that so many words do not exceed, in milliseconds."""
@@ -61,7 +64,7 @@ async def _speaker(
     load: Load,
 ) -> None:
     from websockets.asyncio.client import connect
-    from websockets.exceptions import WebSocketException
+    from websockets.exceptions import InvalidStatus, WebSocketException
 
     await asyncio.sleep(generator.random() / rate + generator.random())
     sent: list[float] = []
@@ -80,9 +83,15 @@ async def _speaker(
                     said_all = message["words"] == len(sent)
             await talking
             load.spoken += len(sent)
-            load.lost += not said_all
-    except (WebSocketException, OSError, TimeoutError, asyncio.TimeoutError):
+            if not said_all:
+                load.lost += 1
+                load.problems[f"closed with {socket.close_code} before everything was translated"] += 1
+    except InvalidStatus as error:
         load.lost += 1
+        load.problems[(error.response.body or b"").decode("utf-8", "replace") or str(error)] += 1
+    except (WebSocketException, OSError, TimeoutError, asyncio.TimeoutError) as error:
+        load.lost += 1
+        load.problems[f"{type(error).__name__}: {error}"] += 1
 
 
 async def _talk(
