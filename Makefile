@@ -1,6 +1,7 @@
 # make demo       watch the German-English model of the package translate while it listens
 # make test       the test suite
 # make serve      serve that model: live translation for many speakers, at http://127.0.0.1:8000
+# make page-pictures  the pictures of its page, from a real run; needs Chromium
 # make demo-train train a translator on the generated corpus, score it, watch it translate, draw what it does
 # make reproduce  every system and every ablation of the paper, as tables and figures
 # make bench      the benchmarks, one table of ratios and a figure
@@ -19,7 +20,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -55,6 +56,10 @@ $(SERVE_READY): $(READY)
 
 serve: $(SERVE_READY)
 	$(BIN)/gma serve $(SERVE)
+
+# the README's animation, and the picture of docs/page.md
+page-pictures: test-setup
+	$(BIN)/python -m benchmarks.publish.page
 
 demo-train: setup
 	$(BIN)/gma demo-train

@@ -13,7 +13,7 @@ class Relay:
     """
 
     def __init__(self, url: str):
-        self._port = int(url.rsplit(":", 1)[1])
+        self.lead_to(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.open = True
@@ -30,6 +30,10 @@ class Relay:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+
+    def lead_to(self, url: str) -> None:
+        """Connect to another server from now on."""
+        self._port = int(url.rsplit(":", 1)[1])
 
     def cut(self) -> None:
         """Break every connection that there is."""

@@ -6,13 +6,14 @@ import { svg } from "./svg.js";
 export const WORDS = 60;
 const WIDTH = 360, HEIGHT = 64;
 
-export function lagPlot(words) {
+/** scale: what the top stands for, as `scales` gives it. */
+export function lagPlot(words, { slowest, furthest }) {
   // stretched to the width there is
   const attributes = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", class: "lag" };
   const picture = svg("svg", attributes);
   picture.append(svg("title", {}, summary(words)));
   if (!words.length) return picture;
-  const step = WIDTH / WORDS, { slowest, furthest } = scales(words);
+  const step = WIDTH / WORDS;
   const line = [];
   for (const [place, { lag }] of words.entries()) {
     const x = place * step;
@@ -29,7 +30,7 @@ export function lagPlot(words) {
   return picture;
 }
 
-/** What the top of the plot stands for: milliseconds and words. */
+/** Milliseconds and words that have room for all of these. */
 export function scales(words) {
   return {
     slowest: Math.max(50, ...words.map(({ lag }) => lag.policy + lag.queued + lag.computed)),

@@ -8,9 +8,9 @@ const $ = (id) => document.getElementById(id);
 const names = new Intl.DisplayNames("en", { type: "language" });
 const STATES = {
   connecting: "connecting …",
-  reconnecting: "connecting again: nothing is lost",
+  reconnecting: "connecting again …",
   open: "waiting for you",
-  gone: "the server is gone: trying again, nothing is lost",
+  gone: "the server is gone: trying again",
   full: "the server takes nobody more: trying again",
   idle: "resting: it goes on when you do",
   refused: "refused",
@@ -28,7 +28,7 @@ let stopDictating = null, microphone = null, token = null, goodNews = null, lost
 const watched = new URLSearchParams(location.search).get("watch");
 
 function addPane(options = {}) {
-  const pane = new Pane(panes.length ? "2" : "1", { token, watch: watched, ...options });
+  const pane = new Pane(panes.length ? "2" : "1", () => panes, { token, watch: watched, ...options });
   const isFirst = () => pane === panes[0];
   pane.addEventListener("state", ({ detail }) => isFirst() && tellState(detail));
   pane.addEventListener("ready", () => isFirst() && greet());
@@ -95,7 +95,10 @@ function tellWaiting() {
 
 function tellState({ state, code, message }) {
   showState(state, watched && state === "open" ? "reading along" : STATES[state]);
-  if (state === "gone" || state === "reconnecting") lost = true;
+  if (state === "gone") {
+    lost = true;
+    notify("The connection broke. What you say is kept until it is back.");
+  }
   const needsToken = state === "refused" && code === "unauthorized";
   if (needsToken) {
     notify(token === null ? "This server asks for a token." : "That token is not the right one.");

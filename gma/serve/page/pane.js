@@ -15,8 +15,10 @@ const HINT = "Point at a word of the translation, or go there with Tab and the a
 
 /** Events: "ready", "drawn", "state" {state, code, message}, "tail" {text}, "compare". */
 export class Pane extends EventTarget {
-  constructor(name, { token = null, watch = null, remove = null, delta = null } = {}) {
+  /** beside: gives all panes, this one among them, which are compared and drawn to one scale. */
+  constructor(name, beside, { token = null, watch = null, remove = null, delta = null } = {}) {
     super();
+    this.beside = beside;
     this.transcript = new Transcript();
     this.references = [];
     this.pointed = null; // {sentence, word} at which a person points; else the newest sentence is drawn
@@ -32,7 +34,7 @@ export class Pane extends EventTarget {
   build(name, watch, remove) {
     const why = `why-${name}`;
     this.slider = html("input", { type: "range", id: `latency-${name}`, "aria-label": `Latency of translation ${name}` });
-    this.shown = html("output", { for: `latency-${name}` });
+    this.shown = html("output", { for: `latency-${name}`, "aria-live": "off" });
     this.symbol = html("span", { class: "symbol", "aria-hidden": "true" }, "δ");
     this.bar = html("div", { class: "bar", hidden: true }, this.symbol, this.slider, this.shown);
     this.compare = html("button", { type: "button" }, remove ? "Remove" : "Compare two latencies");
@@ -122,10 +124,10 @@ export class Pane extends EventTarget {
   }
 
   drawLag(words) {
-    this.plot.replaceChildren(lagPlot(words));
+    const scale = scales(this.beside().flatMap((pane) => pane.transcript.newest(WORDS)));
+    this.plot.replaceChildren(lagPlot(words, scale));
     this.lag.textContent = summary(words);
-    const { slowest, furthest } = scales(words);
-    this.scale.textContent = words.length ? `${furthest} words · ${(slowest / 1000).toFixed(2)} s` : "";
+    this.scale.textContent = words.length ? `${scale.furthest} words · ${(scale.slowest / 1000).toFixed(2)} s` : "";
   }
 
   /** AL and LAAL of every sentence that has ended, and BLEU of those with a reference. */

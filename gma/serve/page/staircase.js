@@ -28,7 +28,7 @@ export function staircase(sentence, { positions, waiting, word = null, room = In
   const box = (from, until, row, name) =>
     svg("rect", { x: across(from), y: down(row), width: Math.max(0, until - from) * column, height: ROW, class: name });
   picture.append(svg("title", {}, describe(sentence)));
-  const corners = [`M ${across(0)} ${down(0)}`];
+  const corners = [`M ${across(0)} ${down(0)}`], above = svg("g");
   for (const [row, target] of written.entries()) {
     const arrived = Math.min(target.arrived, heard.length), seen = Math.min(target.source_words, heard.length);
     picture.append(box(0, seen, row, "seen"), box(arrived, columns, row, "unheard"));
@@ -36,7 +36,7 @@ export function staircase(sentence, { positions, waiting, word = null, room = In
     if (target === word) picture.append(box(0, seen, row, "chosen"));
     picture.append(svg("text", { x: left - 10, y: down(row + 0.5), class: "label target" }, short(target.word)));
     corners.push(`H ${across(arrived)} V ${down(row + 1)}`);
-    if (positions) drawPositions(picture, target, heard, across, down(row + 0.5));
+    if (positions) drawPositions(above, target, heard, across, down(row + 0.5));
   }
   if (waiting) {
     picture.append(svg("text", { x: left - 10, y: down(written.length + 0.5), class: "label target quiet" }, "…"));
@@ -46,7 +46,7 @@ export function staircase(sentence, { positions, waiting, word = null, room = In
     }
   }
   corners.push(`H ${across(heard.length)}`);
-  picture.append(svg("path", { d: corners.join(" "), class: "path" }));
+  picture.append(svg("path", { d: corners.join(" "), class: "path" }), above);
   for (const [place, { word: text }] of heard.entries()) {
     const x = across(place + 0.5), y = TOP - 9;
     picture.append(svg("text", { x, y, transform: `rotate(-45 ${x} ${y})`, class: "label" }, short(text)));

@@ -75,7 +75,8 @@ export class Transcript {
       const place = word.p.length && this.ready?.positions ? placeOf(Math.max(...word.p), heard) : word.index;
       const aligned = heard[Math.min(Math.floor(place), word.source_words - 1)];
       const policy = last && aligned ? Math.max(0, last.at - aligned.at) : 0;
-      const total = last ? this.now() - last.at : 0;
+      // source and translation of one step arrive together
+      const total = last ? Math.max(this.now() - last.at, ms.queued + ms.computed) : 0;
       const lag = { words: word.source_words - word.index, policy, ...ms, total };
       sentence.written.push({ ...word, at: this.now(), delta: this.delta, lag });
     }

@@ -94,4 +94,5 @@ def test_only_committed_words_are_announced(page):
     type_words(page, "Ich glaube nicht, dass")
     live = page.locator("[aria-live=polite], [aria-live=assertive]")
     assert {element.get_attribute("class") for element in live.all()} == {"target"}
+    assert {element.get_attribute("aria-live") for element in page.get_by_role("status").all()} <= {"off"}
     assert page.locator("#tail").get_attribute("aria-hidden") == "true"

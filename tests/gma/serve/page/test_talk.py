@@ -1,6 +1,8 @@
 """A person talks: typing, pasting, the sample; a connection that breaks, a server that refuses, a reader elsewhere."""
 
+import contextlib
 import itertools
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -85,8 +87,7 @@ def test_a_cut_connection_loses_nothing_and_says_so(visits, server):
         before = translation(page)
         relay.open = False
         relay.cut()
-        state = page.locator("#state")
-        expect(state).to_contain_text("nothing is lost")
+        expect(page.locator("#notice")).to_contain_text("What you say is kept")
         # what is said meanwhile is kept
         page.locator("#typed").press_sequentially(TEXT.split()[half] + " ")
         relay.open = True
@@ -110,6 +111,49 @@ def test_a_server_that_is_gone_is_waited_for(visits, server):
         relay.open = True
         expect(page.locator("#state")).to_have_text("waiting for you")
     visits.forgive(*NO_SOCKET)
+
+
+def test_another_server_goes_on_where_one_has_died(visits):
+    half = 5  # in the middle of a sentence
+    with contextlib.ExitStack() as first, served(german_english()) as (second, _):
+        url, _ = first.enter_context(served(german_english()))
+        relay = first.enter_context(Relay(url))
+        page = visits.open(relay.url)
+        type_words(page, " ".join(TEXT.split()[:half]))
+        relay.cut()
+        relay.lead_to(second)
+        expect(page.locator("#notice")).to_contain_text("nothing was lost")
+        type_words(page, " ".join(TEXT.split()[half:]))
+        end_sentence(page)
+        assert translation(page) == words_of(TEXT, usual_delta(page))
+        # pieces that the first has written count as those of the second
+        wait(page, "gma.panes[0].transcript.sentences.every((one) => !one.ended || one.attention)")
+        page.close()
+    visits.forgive(*NO_SOCKET)
+
+
+def test_after_a_long_silence_the_talk_goes_on_with_the_next_word(visits):
+    with served(german_english(), HASTE.model_copy(update={"idle_seconds": 0.5})) as (url, _):
+        page = visits.open(url)
+        page.locator("#typed").press_sequentially("Ich glaube nicht, ")
+        expect(page.locator("#state")).to_have_text("resting: it goes on when you do")
+        page.wait_for_timeout(300)
+        assert page.evaluate("gma.panes[0].talk.connections") == 1
+        page.locator("#typed").press_sequentially("dass Tom heute kommen wird. ")
+        wait(page, "gma.panes[0].transcript.sentences[0]?.ended")
+        assert translation(page) == words_of("Ich glaube nicht, dass Tom heute kommen wird.", usual_delta(page))
+        page.close()
+
+
+def test_who_says_more_than_the_server_takes_is_told_how_far_it_is_behind(visits):
+    limits = HASTE.model_copy(update={"words_per_second": 40.0, "words_at_once": 10})
+    with served(german_english(), limits) as (url, _):
+        page = visits.open(url)
+        page.evaluate("(text) => gma.panes[0].talk.say(text)", f"{TEXT} " * 3)
+        expect(page.locator("#state")).to_have_text(re.compile(r"behind: \d+ words to go"))
+        expect(page.locator("#state")).not_to_contain_text("behind")
+        wait(page, f"gma.panes[0].transcript.heard === {3 * len(TEXT.split())}")
+        page.close()
 
 
 def test_a_token_is_asked_for_until_it_is_right(visits):
