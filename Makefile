@@ -64,7 +64,7 @@ page-pictures: test-setup
 demo-train: setup
 	$(BIN)/gma demo-train
 
-# the README's picture
+# the picture of docs/start.md
 demo-publish: demo
 	cp runs/demo/attention.png docs
 
@@ -107,11 +107,11 @@ SOAK ?= 3600
 soak: $(SERVE_READY)
 	$(BIN)/python -m benchmarks.publish.serving --soak $(SOAK)
 
-# quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md and its card
+# quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md, its card and the README
 results: setup
 	$(BIN)/python -m benchmarks.publish.results $(RESULTS)
 
-# size, memory and speed of the model that comes with the package, into the README
+# size, memory and speed of the model that comes with the package, into docs/performance.md
 bench-model: setup
 	$(BIN)/python -m benchmarks.publish.shipped_model --publish
 

@@ -176,14 +176,13 @@ SENTENCES = {
 }
 
 
-def markdown(rows: list[dict], lines: list[str], note: str) -> str:
+def markdown(rows: list[dict], note: str) -> str:
     head = ["", "size", "native, ms", *(TITLES[name] for name in OTHERS)]
     cells = [
         [row["suite"], row["size"], f"{row['native ms']:.3g}", *(f"{row[name]:.1f}×" for name in OTHERS)]
         for row in rows
     ]
-    table = markdown_table(head, cells, words=2)
-    return "\n".join([table, f"*Time of each as a multiple of `native`'s. {note}*", "", *(f"- {x}" for x in lines)])
+    return f"{markdown_table(head, cells, words=2)}\n*Time of each as a multiple of `native`'s. {note}*\n"
 
 
 def show(rows: list[dict], lines: list[str], note: str) -> None:
@@ -222,11 +221,13 @@ def draw(rows: list[dict], note: str, path: Path) -> None:
         plt.close(figure)
 
 
-def publish(text: str, figure: Path, table: Path) -> None:
-    """Put the table into the README between its markers, and the files into docs/."""
+def publish(text: str, lines: list[str], figure: Path, table: Path) -> None:
+    """Put the table into the README, the sentences into docs/performance.md, and the files into docs/."""
     shutil.copy(figure, ROOT / "docs" / "benchmark.png")
     shutil.copy(table, ROOT / "docs" / "benchmark.csv")
-    replace_marked(ROOT / "README.md", "benchmark", "make bench-publish", f"{text}\n")
+    replace_marked(ROOT / "README.md", "benchmark", "make bench-publish", text)
+    sentences = "".join(f"- {line}\n" for line in lines)
+    replace_marked(ROOT / "docs" / "performance.md", "benchmark details", "make bench-publish", sentences)
 
 
 def main() -> None:
@@ -247,7 +248,7 @@ def main() -> None:
     draw(rows, note, figure)
     print(f"table: {table}\nfigure: {figure}")
     if arguments.publish:
-        publish(markdown(rows, lines, note), figure, table)
+        publish(markdown(rows, note), lines, figure, table)
 
 
 if __name__ == "__main__":

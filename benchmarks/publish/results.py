@@ -1,6 +1,6 @@
 """Quality, latency and alignment of the German–English model of the package, on text it was not trained on.
 
-python -m benchmarks.publish.results [--second-seed MODEL]     writes docs/results.md's tables and the model card's
+python -m benchmarks.publish.results [--second-seed MODEL]     writes docs/results.md, the card, the README's table
 
 The folder of corpora is `data`, or what GMA_DATA names. What was measured before, with the same model, is not again.
 """
@@ -40,9 +40,8 @@ def main() -> None:
     arguments = parser.parse_args()
     data, console = Path(os.environ.get("GMA_DATA") or "data"), Console()
     curves = {name: measure(data, name, MODEL, "", console) for name in TEXTS}
-    quality = quality_table(curves)
-    publish(DOCS / "results.md", "quality", quality)
-    publish(MODEL / "README.md", "quality", quality)
+    publish(MODEL / "README.md", "quality", quality_table(curves))
+    publish(ROOT / "README.md", "quality", short_table(curves))
     figures.save(figures.quality_latency(drawn(curves)), OUTPUT / "curve")
     shutil.copy(OUTPUT / "curve.png", DOCS / "results-curve.png")
     publish(DOCS / "results.md", "alignment", alignment_table(alignment(data, console)))
@@ -88,6 +87,16 @@ def quality_table(curves: dict[str, list[Point]]) -> str:
         "against the hypothesis's length; the two must not be compared with each other. p > |x|: share of steps, over "
         "layers, whose position lies past the source.*\n"
     )
+
+
+def short_table(curves: dict[str, list[Point]]) -> str:
+    """BLEU at the average lag in words: a row for every text, a column for every δ."""
+    first, *others = (f"{delta:g}" for delta in DELTAS)
+    rows = [
+        [f"{name} ({points[0].sentences:,})", *(f"{point.bleu:.1f} at {point.al:.1f}" for point in points)]
+        for name, points in curves.items()
+    ]
+    return markdown_table(["text", f"δ = {first}", *others], rows)
 
 
 def seeds_table(first: dict[str, list[Point]], second: dict[str, list[Point]]) -> str:

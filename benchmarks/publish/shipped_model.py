@@ -1,6 +1,6 @@
 """What the German–English model of the package costs: size, installation, memory, and words per second.
 
-python -m benchmarks.publish.shipped_model [--source german.txt]     a table; `make bench-model` renews the README's
+python -m benchmarks.publish.shipped_model [--source german.txt]     a table, with --publish into docs/performance.md
 """
 
 import argparse
@@ -30,7 +30,7 @@ DELTA = 2.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, help="German text, a sentence a line; else the demo's sentences")
-    parser.add_argument("--publish", action="store_true", help="write the table into the README")
+    parser.add_argument("--publish", action="store_true", help="write the table into docs/performance.md")
     arguments = parser.parse_args()
     if arguments.source:
         lines = [line for line in arguments.source.read_text("utf-8").splitlines() if line.split()]
@@ -43,7 +43,7 @@ def main() -> None:
     text = markdown_table(["", ""], rows)
     print(text)
     if arguments.publish:
-        replace_marked(ROOT / "README.md", "shipped model", "make bench-model", text)
+        replace_marked(ROOT / "docs" / "performance.md", "shipped model", "make bench-model", text)
 
 
 def package_rows() -> list[tuple[str, str]]:

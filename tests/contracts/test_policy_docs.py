@@ -1,28 +1,20 @@
 """docs/policies.md: an example of every policy, short, and of settings and commands that exist."""
 
 import re
-import shlex
-from pathlib import Path
 
-import pytest
-
-from gma.config import load, load_arguments
+from gma.config import load_arguments
 from gma.config.settings import AttentionSettings
 from gma.policies import POLICIES
+from tests.support.pages import ROOT, blocks, commands, read
 
-TEXT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-
-
-def examples(language: str) -> list[str]:
-    return [text for name, text in BLOCKS if name == language]
+PAGE = ROOT / "docs" / "policies.md"
+TEXT = read(PAGE)
 
 
 def trained() -> list[AttentionSettings]:
     """The attention of every `gma train` that is shown."""
-    commands = [shlex.split(line) for text in examples("sh") for line in text.splitlines()]
     found = []
-    for command in commands:
+    for command in (command for block in blocks(PAGE) if block.language == "sh" for command in commands(block)):
         if command[:2] == ["gma", "train"]:
             place = command.index("--folder")
             found.append(load_arguments(command[2:place] + command[place + 2 :]).config.attention)
@@ -36,14 +28,7 @@ def test_every_policy_has_an_example():
 
 
 def test_examples_are_short():
-    assert max(len(text.splitlines()) for _, text in BLOCKS) <= 10
-
-
-@pytest.mark.parametrize("text", examples("toml"), ids=range(len(examples("toml"))))
-def test_a_file_with_the_settings_shown_loads(text, tmp_path):
-    path = tmp_path / "example.toml"
-    path.write_text(text, encoding="utf-8")
-    load(path)
+    assert max(len(block.text.splitlines()) for block in blocks(PAGE)) <= 10
 
 
 def test_every_key_of_a_policy_is_named():

@@ -1,77 +1,46 @@
-"""The README's examples run as they stand."""
+"""The README: short, and its example gives what it says. That its code runs is held by test_pages.py."""
 
 import re
-import shlex
-from pathlib import Path
 
-import pytest
-import typer
+from tests.support.pages import ROOT, blocks, links, read
 
-from gma.cli.app import app
-
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CARD = ROOT / "gma" / "pretrained" / "de-en" / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-QUICK = ("stream", "translate", "evaluate", "sweep", "plot")
-# `gma …`, whatever stands before it
-COMMANDS = [
-    match[1]
-    for text in (README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results.md", CARD)))
-    for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
-    for match in re.finditer(r"^(?:[^#\n]* )?gma ([^#<\n]+)", block, flags=re.MULTILINE)
-]
+README = ROOT / "README.md"
+LONGEST = 150
+EXAMPLE = next(block.text for block in blocks(README) if block.language == "python")
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.splitlines()[-1][:30])
-def test_every_example_runs_by_itself(example, capsys):
+def test_it_is_short():
+    assert len(read(README).splitlines()) <= LONGEST
+    assert len(EXAMPLE.strip().splitlines()) == 10
+
+
+def test_the_example_aligns_and_attends(capsys):
     names = {}
-    exec(compile(example, "README.md", "exec"), names)
-    if "weights" in names:
-        assert names["output"].shape == names["target"].shape
-        assert names["weights"].shape == (2, 7, 10)
-        assert capsys.readouterr().out.count("tensor(") == 2
-    elif "context" in names:
-        assert names["context"].shape == (2, 8, 20, 64)
-    elif "emission" in names:
-        assert names["emission"].source_words == 9
-    else:
-        assert isinstance(names["layer"].multihead_attn, names["GaussianMultiheadAttention"])
+    exec(compile(EXAMPLE, "README.md", "exec"), names)
+    assert names["output"].shape == names["target"].shape
+    assert names["weights"].shape == (2, 7, 10)
+    assert capsys.readouterr().out.count("tensor(") == 2
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[0] in QUICK and line in README])
-def test_every_quick_command_runs_by_itself(line, tmp_path, monkeypatch, capfd):
-    """The others need a download or hours; `gma init` and what follows it are in tests/gma/cli/test_init.py."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("german.txt", "test.de"):
-        Path(name).write_text("Guten Morgen!\nIch habe Hunger.\n", "utf-8")
-    Path("test.en").write_text("Good morning!\nI'm hungry.\n", "utf-8")
-    with open("german.txt", encoding="utf-8") as file:
-        monkeypatch.setattr("sys.stdin", file)
-        app(shlex.split(line), standalone_mode=False)
-    written = capfd.readouterr().out
-    assert ("Good morning.\nI'm hungry.\n" in written) == (line.split()[0] in ("stream", "translate"))
-    assert ("BLEU" in written) == (line.split()[0] in ("evaluate", "sweep"))
-    assert Path("attention.png").is_file() == line.startswith("plot")
+def test_its_numbers_are_written_by_commands():
+    """A table with numbers stands between marks that name the command; text has none that a command could make."""
+    text = re.sub(r"<!-- (\w+): written by make [\w-]+ -->.*?<!-- /\1 -->", "", read(README), flags=re.DOTALL)
+    text = re.sub(r"```.*?```|\]\([^)]*\)|^\[.*$|http\S+", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"\d+(?:\.\d+)?(?: ?[×%]| (?:ms|s|MB|BLEU|words|tokens)\b)", text)
 
 
-def test_the_first_example_has_ten_lines():
-    assert len(EXAMPLES[0].strip().splitlines()) == 10
+def test_the_card_has_the_numbers_of_the_table_of_quality():
+    """One command writes both, so neither can be newer."""
+    marked = r"<!-- quality: written by make results -->\n(.*?)<!-- /quality -->"
+    short, long = (
+        re.search(marked, read(ROOT / path), re.DOTALL)[1] for path in ("README.md", "gma/pretrained/de-en/README.md")
+    )
+    scores = re.findall(r"(-?[\d.]+) at (-?[\d.]+)", short)
+    assert len(scores) == 15
+    rows = [[cell.strip() for cell in row.replace(r"\|", "").split("|")[3:6]] for row in long.splitlines()[2:17]]
+    assert [(bleu, f"{float(lag):.1f}") for bleu, _, lag in rows] == scores
 
 
-def test_links_to_files_exist():
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_commands_have_the_options_that_are_written_there(line):
-    command, arguments = typer.main.get_command(app), shlex.split(line)
-    while hasattr(command, "commands"):
-        command = command.commands[arguments.pop(0)]
-    # parses, and raises for an unknown or missing option
-    command.make_context("gma", arguments)
-
-
-def test_commands_were_found():
-    assert {line.split()[0] for line in COMMANDS} > {"stream", "translate", "evaluate", "sweep", "plot", "train"}
+def test_its_pages_are_those_that_a_reader_looks_for():
+    for page in ("docs/start.md", "docs/tutorials/module.md", "docs/results.md", "CHANGELOG.md"):
+        assert page in links(README)
