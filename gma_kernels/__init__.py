@@ -1,6 +1,16 @@
 """Attention with a learned position prior: one operator, several implementations that agree."""
 
-from gma_kernels.api import attention_weights, gaussian_attention
+from gma_kernels.api import attention_weights, gaussian_attention, gaussian_attention_packed
 from gma_kernels.backends import BackendStatus, BackendUnavailable, backends
+from gma_kernels.logsumexp import ContextAndLogsumexp, merge
 
-__all__ = ["BackendStatus", "BackendUnavailable", "attention_weights", "backends", "gaussian_attention"]
+__all__ = [
+    "BackendStatus",
+    "BackendUnavailable",
+    "ContextAndLogsumexp",
+    "attention_weights",
+    "backends",
+    "gaussian_attention",
+    "gaussian_attention_packed",
+    "merge",
+]

@@ -16,6 +16,15 @@ from gma_kernels import cuda, native
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+# what a call may ask for beyond the plain one, and which backends have it so far
+FEATURES = ("grouped heads", "first", "logsumexp", "packed batches")
+FEATURES_OF: dict[str, tuple[str, ...]] = {
+    "reference": FEATURES,
+    "native": (),
+    "triton": (),
+    "cuda": (),
+}
+
 
 class BackendStatus(NamedTuple):
     """Whether a backend can be used here; if not, or not on every GPU, `reason` says why and what to do about it."""
@@ -24,6 +33,7 @@ class BackendStatus(NamedTuple):
     reason: str
     devices: tuple[str, ...]  # "any", a type such as "cuda", or single ones such as "cuda:0"
     dtypes: tuple[str, ...]
+    features: tuple[str, ...] = ()  # of FEATURES
 
 
 class BackendUnavailable(RuntimeError):
@@ -94,18 +104,25 @@ PREFERENCE = {"cpu": ("native",), "cuda": ("cuda", "triton")}
 
 @functools.cache
 def _status(name: str) -> BackendStatus:
-    return PROBES[name]()
+    return _probed(name)
+
+
+def _probed(name: str) -> BackendStatus:
+    return PROBES[name]()._replace(features=FEATURES_OF[name])
 
 
 def backends() -> dict[str, BackendStatus]:
-    """Every backend by name: whether it is available, why or why not, its devices and dtypes."""
-    return {name: probe() for name, probe in PROBES.items()}
+    """Every backend by name: whether it is available, why or why not, its devices, dtypes and features."""
+    return {name: _probed(name) for name in PROBES}
 
 
-def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend for a call on tensors of this device and dtype. One asked for by name is used or refused."""
+def choose_backend(name: str, device: torch.device, dtype: torch.dtype, needed: tuple[str, ...] = ()) -> str:
+    """The backend for a call on tensors of this device and dtype. One asked for by name is used or refused.
+
+    needed: of FEATURES.
+    """
     if name == "auto":
-        return _automatic(device, dtype)
+        return _automatic(device, dtype, needed)
     if not isinstance(name, str) or name not in PROBES:
         raise ValueError(f"backend is {name!r}; expected one of 'auto', {', '.join(map(repr, PROBES))}")
     status = _status(name)
@@ -122,6 +139,9 @@ def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
             f"backend '{name}' serves {', '.join(status.dtypes)} and was given {dtype} tensors; "
             "convert them, or use backend='auto'"
         )
+    missing = [feature for feature in needed if feature not in status.features]
+    if missing:
+        raise BackendUnavailable(f"backend '{name}' does not have {' and '.join(missing)}; use backend='auto'")
     return name
 
 
@@ -139,17 +159,20 @@ def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
 
 
 @functools.cache
-def _automatic(device: torch.device, dtype: torch.dtype) -> str:
+def _automatic(device: torch.device, dtype: torch.dtype, needed: tuple[str, ...] = ()) -> str:
     preferred = PREFERENCE.get(device.type, ())
     reasons: list[str] = []
     for name in preferred:
         status = _status(name)
-        if status.available and _serves_device(status, device) and _serves_dtype(status, dtype):
+        missing = [feature for feature in needed if feature not in status.features]
+        if status.available and _serves_device(status, device) and _serves_dtype(status, dtype) and not missing:
             # a compiler at hand and no kernels: an installation that went otherwise than it was meant to
             if reasons and shutil.which("nvcc") and "GMA_CUDA=0" not in reasons[0]:
                 warnings.warn(f"gma_kernels uses '{name}' on {device} ({reasons[0]})", stacklevel=4)
             return name
-        if status.available:
+        if status.available and missing:
+            reasons.append(f"{name}: does not have {' and '.join(missing)}")
+        elif status.available:
             served = f"serves {', '.join(status.dtypes)} on {' and '.join(status.devices)}"
             reasons.append(f"{name}: {served}, {status.reason}")
         else:

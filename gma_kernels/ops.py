@@ -4,9 +4,17 @@
     {backend}_backward(grad_context, …the inputs…, context, logsumexp, prior, scale, dropout_p) -> five gradients
     {backend}_weights(query, key, center, width, visible, prior, scale) -> weights
 
+and the same with what not every call needs, `GENERAL_INPUTS`: a left bound, offsets of packed sentences (then the
+tensors are those of one long sentence), a logsumexp with a gradient:
+
+    {backend}_general_forward, {backend}_general_backward(grad_context, grad_logsumexp, …), {backend}_general_weights
+
+They are operators of their own because every argument costs a short call time. Grouped heads are a matter of shapes and
+served by both kinds.
+
 `prior` is an index into PRIORS. `seed` is None exactly when there is no dropout. `registry` says which backends
-there are and where their kernels come from. Autograd is written here for all of them; `native` has the same in C++,
-for the sake of short calls.
+there are and where their kernels come from. Autograd is written here for all of them; `native` has the same in C++ for
+the first kind, for the sake of short calls.
 """
 
 from collections.abc import Callable
@@ -21,48 +29,68 @@ from gma_kernels.contract import accumulation_dtype
 library = torch.library.Library("gma_kernels", "DEF")
 
 ATTENTION_INPUTS = "Tensor query, Tensor key, Tensor value, Tensor center, Tensor width, Tensor visible, Tensor? seed"
-SETTINGS = "int prior, float scale, float dropout_p"
-FORWARD = f"({ATTENTION_INPUTS}, {SETTINGS}) -> (Tensor context, Tensor logsumexp)"
-BACKWARD = (
-    f"(Tensor grad_context, {ATTENTION_INPUTS}, Tensor context, Tensor logsumexp, {SETTINGS})"
-    " -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_center, Tensor grad_width)"
+GENERAL_INPUTS = ATTENTION_INPUTS.replace(
+    "Tensor? seed", "Tensor? first, Tensor? cu_query, Tensor? cu_key, Tensor? seed"
 )
-WEIGHTS = "(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible, int prior, float scale) -> Tensor"
+SETTINGS = "int prior, float scale, float dropout_p"
+RESULTS = "(Tensor context, Tensor logsumexp)"
+GRADIENTS = "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_center, Tensor grad_width)"
+WEIGHTS_INPUTS = "Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible"
+OF_RESULTS = "Tensor context, Tensor logsumexp"
 
 
 class Operators(NamedTuple):
-    """The three operators of one backend, or what runs for each of them at the Autograd key."""
+    """The operators of one backend, or what runs for each of them at the Autograd key."""
 
     forward: Callable
     backward: Callable
     weights: Callable
+    general_forward: Callable
+    general_backward: Callable
+    general_weights: Callable
 
 
-def define(
-    backend: str, weights_backward: Callable, differentiable_backward: Callable | None = None
-) -> tuple[Operators, Operators]:
-    """Define the three operators of a backend, with fakes and autograd. Kernels are registered separately.
+SCHEMAS = (
+    f"({ATTENTION_INPUTS}, {SETTINGS}) -> {RESULTS}",
+    f"(Tensor grad_context, {ATTENTION_INPUTS}, {OF_RESULTS}, {SETTINGS}) -> {GRADIENTS}",
+    f"({WEIGHTS_INPUTS}, int prior, float scale) -> Tensor",
+    f"({GENERAL_INPUTS}, {SETTINGS}) -> {RESULTS}",
+    f"(Tensor grad_context, Tensor? grad_logsumexp, {GENERAL_INPUTS}, {OF_RESULTS}, {SETTINGS}) -> {GRADIENTS}",
+    f"({WEIGHTS_INPUTS}, Tensor? first, int prior, float scale) -> Tensor",
+)
+
+
+class Derivatives(NamedTuple):
+    """What autograd calls in place of operators, made of PyTorch's own, which it can differentiate again.
+
+    Of the weights (grad_weights, weights, query, key, center, width, visible, first, prior, scale) -> gradients of
+    query, key, center and width: they are T×S by nature, so their gradient may be too, and one plain formula serves
+    every backend. Where a backward is None its operator is called, and double backward refused.
+    """
+
+    weights: Callable
+    backward: Callable | None = None
+    general_backward: Callable | None = None
+
+
+def define(backend: str, derivatives: Derivatives) -> tuple[Operators, Operators]:
+    """Define the operators of a backend, with fakes and autograd. Kernels are registered separately.
 
     Args:
         backend: its name, which begins the operators' names.
-        weights_backward: (grad_weights, weights, query, key, center, width, visible, prior, scale) -> gradients of
-            query, key, center and width. It is no operator but made of PyTorch's: the weights are T×S by nature, so
-            their gradient may be too, and one plain formula serves every backend.
-        differentiable_backward: the backward operator made of PyTorch's operators, which autograd can differentiate
-            again. Without it double backward is refused.
+        derivatives: of its operators, where they are not operators themselves.
 
     Returns:
         The operators, and what the dispatcher would run for each of them at the Autograd key.
     """
-    library.define(f"{backend}_forward{FORWARD}")
-    library.define(f"{backend}_backward{BACKWARD}")
-    library.define(f"{backend}_weights{WEIGHTS}")
-    torch.library.register_fake(f"gma_kernels::{backend}_forward", _fake_forward, lib=library)
-    torch.library.register_fake(f"gma_kernels::{backend}_backward", _fake_backward, lib=library)
-    torch.library.register_fake(f"gma_kernels::{backend}_weights", _fake_weights, lib=library)
+    fakes = Operators(*2 * (_fake_forward, _fake_backward, _fake_weights))
+    fakes = fakes._replace(general_backward=lambda grad_context, _, *rest: _fake_backward(grad_context, *rest))
+    for role, schema, fake in zip(Operators._fields, SCHEMAS, fakes):
+        library.define(f"{backend}_{role}{schema}")
+        torch.library.register_fake(f"gma_kernels::{backend}_{role}", fake, lib=library)
     namespace = torch.ops.gma_kernels
     operators = Operators(*(getattr(namespace, f"{backend}_{role}").default for role in Operators._fields))
-    return operators, _register_autograd(backend, operators, weights_backward, differentiable_backward)
+    return operators, _register_autograd(backend, operators, derivatives)
 
 
 def _below_autograd(operator: Callable, *arguments: Any) -> Any:
@@ -96,15 +124,11 @@ def _fake_weights(query: Tensor, key: Tensor, *_: Any) -> Tensor:
     return query.new_empty(*query.shape[:3], key.shape[2])
 
 
-def _register_autograd(
-    backend: str, operators: Operators, weights_backward: Callable, differentiable_backward: Callable | None
-) -> Operators:
-    forward, backward, weights = operators
-
+def _register_autograd(backend: str, operators: Operators, derivatives: Derivatives) -> Operators:
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
-            context, logsumexp = _below_autograd(forward, *arguments)
+            context, logsumexp = _below_autograd(operators.forward, *arguments)
             ctx.save_for_backward(*arguments[:7], context, logsumexp)
             ctx.settings = arguments[7:]
             ctx.mark_non_differentiable(logsumexp)
@@ -116,10 +140,73 @@ def _register_autograd(
             grads = routes.backward(grad_context, *inputs, context, logsumexp, *ctx.settings)
             return *grads, None, None, None, None, None
 
-    class AttentionBackward(torch.autograd.Function):
+    class GeneralAttention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
-            return _below_autograd(backward, *arguments)
+            context, logsumexp = _below_autograd(operators.general_forward, *arguments)
+            ctx.save_for_backward(*arguments[:10], context, logsumexp)
+            ctx.settings = arguments[10:]
+            ctx.set_materialize_grads(False)
+            return context, logsumexp
+
+        @staticmethod
+        def backward(ctx: Any, grad_context: Tensor | None, grad_logsumexp: Tensor | None) -> Any:
+            *inputs, context, logsumexp = ctx.saved_tensors
+            if grad_context is None:
+                grad_context = torch.zeros_like(context)
+            grads = routes.general_backward(grad_context, grad_logsumexp, *inputs, context, logsumexp, *ctx.settings)
+            return *grads, *[None] * 8
+
+    class Weights(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            return _keep_weights(
+                ctx, _below_autograd(operators.weights, *arguments), *arguments[:5], None, *arguments[5:]
+            )
+
+        @staticmethod
+        def backward(ctx: Any, grad_weights: Tensor) -> Any:
+            grads = derivatives.weights(grad_weights, *ctx.saved_tensors, *ctx.settings)
+            return *grads, None, None, None
+
+    class GeneralWeights(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            return _keep_weights(ctx, _below_autograd(operators.general_weights, *arguments), *arguments)
+
+        @staticmethod
+        def backward(ctx: Any, grad_weights: Tensor) -> Any:
+            grads = derivatives.weights(grad_weights, *ctx.saved_tensors, *ctx.settings)
+            return *grads, None, None, None, None
+
+    routes = Operators(
+        _route_gradients(operators.forward, Attention.apply),
+        _route_gradients(operators.backward, derivatives.backward or _undifferentiable(backend, operators.backward)),
+        _route_gradients(operators.weights, Weights.apply),
+        _route_gradients(operators.general_forward, GeneralAttention.apply),
+        _route_gradients(
+            operators.general_backward,
+            derivatives.general_backward or _undifferentiable(backend, operators.general_backward),
+        ),
+        _route_gradients(operators.general_weights, GeneralWeights.apply),
+    )
+    return routes
+
+
+def _keep_weights(ctx: Any, posterior: Tensor, *arguments: Any) -> Tensor:
+    *inputs, prior, scale = arguments
+    ctx.save_for_backward(posterior, *inputs)
+    ctx.settings = (prior, scale)
+    return posterior
+
+
+def _undifferentiable(backend: str, operator: Callable) -> Callable:
+    """A backward operator as autograd calls it where a derivative of its own is wanted, too."""
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            return _below_autograd(operator, *arguments)
 
         @staticmethod
         def backward(ctx: Any, *_: Any) -> Any:
@@ -128,26 +215,7 @@ def _register_autograd(
                 "pass backend='reference', which can be differentiated any number of times"
             )
 
-    class Weights(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            *inputs, prior, scale = arguments
-            posterior = _below_autograd(weights, *inputs, prior, scale)
-            ctx.save_for_backward(posterior, *inputs)
-            ctx.settings = (prior, scale)
-            return posterior
-
-        @staticmethod
-        def backward(ctx: Any, grad_weights: Tensor) -> Any:
-            grads = weights_backward(grad_weights, *ctx.saved_tensors, *ctx.settings)
-            return *grads, None, None, None
-
-    routes = Operators(
-        _route_gradients(forward, Attention.apply),
-        _route_gradients(backward, differentiable_backward or AttentionBackward.apply),
-        _route_gradients(weights, Weights.apply),
-    )
-    return routes
+    return Backward.apply
 
 
 def _route_gradients(operator: Callable, with_gradients: Callable) -> Callable:

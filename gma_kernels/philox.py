@@ -37,17 +37,20 @@ def drop_threshold(dropout_p: float) -> int:
     return int(dropout_p * 2.0**32)
 
 
-def dropout_scale(seed: Tensor, shape: torch.Size, dropout_p: float, dtype: torch.dtype) -> Tensor:
+def dropout_scale(
+    seed: Tensor, shape: torch.Size, dropout_p: float, dtype: torch.dtype, first_sentence: int = 0
+) -> Tensor:
     """What each weight is multiplied with: 0 where dropped, 1/(1−p) where kept. [B, H, T, S]
 
     key = (low, high 32 bits of the seed); counter = (j>>2, i, b·H+h, 0), all 0-based; weight j takes word j&3.
+    b counts from `first_sentence`.
     """
     batch, heads, rows, keys = shape
     device = seed.device
     counter = (
         torch.arange((keys + 3) // 4, device=device),
         torch.arange(rows, device=device)[:, None],
-        torch.arange(batch * heads, device=device)[:, None, None],
+        torch.arange(first_sentence * heads, (first_sentence + batch) * heads, device=device)[:, None, None],
         torch.zeros((), dtype=torch.int64, device=device),
     )
     words = torch.stack(philox4x32(counter, (seed & MASK, (seed >> 32) & MASK)), dim=-1)

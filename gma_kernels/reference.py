@@ -8,12 +8,19 @@ Low-precision inputs are computed in float32, float64 in float64.
 import functools
 import math
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from gma_kernels.contract import LARGEST_OFFSET, LINEAR_FLOOR, SMALLEST_WIDTH, accumulation_dtype, full_precision
+from gma_kernels.contract import (
+    LARGEST_OFFSET,
+    LINEAR_FLOOR,
+    SMALLEST_WIDTH,
+    accumulation_dtype,
+    full_precision,
+    peak_position,
+)
 from gma_kernels.philox import dropout_scale
 
 Rest = ParamSpec("Rest")
@@ -39,12 +46,13 @@ class Prior:
     The peak is the visible position nearest the center. Softmax ignores a shift of the row, and taking the shift out
     by algebra instead of subtraction keeps every digit when a center is huge or a width tiny.
 
-    position: [S], 1-based. center, width, visible: [B, 1 or H, T]; rows that see nothing must hold harmless values.
+    position: [S], 1-based. center, width, first, visible: [B, 1 or H, T]; rows that see nothing must hold harmless
+    values, and every row must see something.
     """
 
-    def __init__(self, name: str, position: Tensor, center: Tensor, width: Tensor, visible: Tensor):
+    def __init__(self, name: str, position: Tensor, center: Tensor, width: Tensor, first: Tensor, visible: Tensor):
         self.name = name
-        peak = torch.minimum(center.detach().round().clamp(min=1), visible.clamp(min=1).to(center.dtype))
+        peak = peak_position(center.detach(), first, visible)
         self.narrow = (width < SMALLEST_WIDTH)[..., None]
         width = width.clamp(min=SMALLEST_WIDTH)
         limit = width.detach() * LARGEST_OFFSET[width.dtype]
@@ -103,6 +111,30 @@ class Prior:
         return 1.0 - 0.5 * torch.abs(self.steps + self.offset) * self.inverse
 
 
+class Rows(NamedTuple):
+    """What the query rows know of the source, [B, 1 or H, T] each. first: 0 for all where None was given."""
+
+    center: Tensor
+    width: Tensor
+    first: Tensor
+    visible: Tensor
+
+    @classmethod
+    def of(cls, center: Tensor, width: Tensor, visible: Tensor, first: Tensor | None, keys: int) -> "Rows":
+        first = torch.zeros_like(visible) if first is None else first.clamp(min=0)
+        return cls(center, width, first, visible.clamp(max=keys))
+
+    def blind(self) -> Tensor:
+        """Which see nothing."""
+        return self.visible <= self.first
+
+    def harmless(self) -> "Rows":
+        """The same, with rows that see nothing, whose values may be anything, as ones that see position 1."""
+        blind = self.blind()
+        # a source with no positions needs none
+        return Rows(*(torch.where(blind, x, y) for x, y in zip((1.0, 1.0, 0, 1), self)))
+
+
 @without_autocast
 def forward(
     query: Tensor,
@@ -111,52 +143,70 @@ def forward(
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
     seed: Tensor | None,
     prior: str,
     scale: float,
     dropout_p: float,
+    sentence: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Context [B, H, T, Dv], and the log of each row's normaliser [B, H, T], −∞ where nothing is visible."""
-    posterior, normaliser = _posterior(query, key, center, width, visible, prior, scale)
+    """Context [B, H, T, Dv], and the log of each row's normaliser [B, H, T], −∞ where nothing is visible.
+
+    sentence: the number of the first one, which dropout depends on.
+    """
+    rows = Rows.of(center, width, visible, first, key.shape[2])
+    posterior, normaliser = _posterior(query, key, rows, prior, scale)
     if seed is not None:
-        posterior = posterior * dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
-    context = posterior @ _heard(value, visible).to(posterior.dtype)
+        posterior = posterior * dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype, sentence)
+    context = posterior @ _heard(value, query, rows).to(posterior.dtype)
     return rows_before_heads(context.to(query.dtype)), normaliser
 
 
 @without_autocast
 def weights(
-    query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, scale: float
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    first: Tensor | None,
+    prior: str,
+    scale: float,
 ) -> Tensor:
     """The posterior β. [B, H, T, S]"""
-    return _posterior(query, key, center, width, visible, prior, scale)[0].to(query.dtype)
+    rows = Rows.of(center, width, visible, first, key.shape[2])
+    return _posterior(query, key, rows, prior, scale)[0].to(query.dtype)
 
 
 @without_autocast
 def backward(
     grad_context: Tensor,
+    grad_logsumexp: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
     seed: Tensor | None,
     prior: str,
     scale: float,
     dropout_p: float,
+    sentence: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, center and width, each in its own shape."""
-    posterior, _ = _posterior(query, key, center, width, visible, prior, scale)
-    grad_context = _of_seeing_rows(grad_context, visible).to(posterior.dtype)
-    grad_posterior = grad_context @ _heard(value, visible).to(posterior.dtype).mT
+    rows = Rows.of(center, width, visible, first, key.shape[2])
+    posterior, _ = _posterior(query, key, rows, prior, scale)
+    grad_context = _of_seeing_rows(grad_context, rows).to(posterior.dtype)
+    grad_posterior = grad_context @ _heard(value, query, rows).to(posterior.dtype).mT
     dropped = posterior
     if seed is not None:
-        keep = dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype)
+        keep = dropout_scale(seed, posterior.shape, dropout_p, posterior.dtype, sentence)
         grad_posterior = grad_posterior * keep
         dropped = posterior * keep
-    grad_value = rows_before_heads((dropped.mT @ grad_context).to(value.dtype))
-    by_input = _backward_posterior(grad_posterior, posterior, query, key, center, width, visible, prior, scale)
+    grad_value = rows_before_heads(_sum_groups(dropped.mT @ grad_context, value).to(value.dtype))
+    by_input = _backward_posterior(grad_posterior, grad_logsumexp, posterior, query, key, rows, prior, scale)
     grad_query, grad_key, grad_center, grad_width = by_input
     return grad_query, grad_key, grad_value, grad_center, grad_width
 
@@ -170,13 +220,15 @@ def weights_backward(
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
     prior: str,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, center and width through the posterior itself."""
     dtype = accumulation_dtype(query.dtype)
-    grad_posterior = _of_seeing_rows(grad_weights, visible).to(dtype)
-    return _backward_posterior(grad_posterior, posterior.to(dtype), query, key, center, width, visible, prior, scale)
+    rows = Rows.of(center, width, visible, first, key.shape[2])
+    grad_posterior = _of_seeing_rows(grad_weights, rows).to(dtype)
+    return _backward_posterior(grad_posterior, None, posterior.to(dtype), query, key, rows, prior, scale)
 
 
 def rows_before_heads(x: Tensor) -> Tensor:
@@ -184,18 +236,15 @@ def rows_before_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _posterior(
-    query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: str, scale: float
-) -> tuple[Tensor, Tensor]:
+def _posterior(query: Tensor, key: Tensor, rows: Rows, prior: str, scale: float) -> tuple[Tensor, Tensor]:
     """β in the accumulation dtype [B, H, T, S], and the log of its normaliser [B, H, T]."""
     dtype = accumulation_dtype(query.dtype)
     position = _positions(key, dtype)
-    blind = visible <= 0
-    log_prior = Prior(prior, position, *_harmless(blind, center, width), visible.clamp(max=key.shape[2])).log()
-    seeing = _of_seeing_rows(query, visible).to(dtype)
-    logits = (seeing * scale) @ _heard(key, visible).to(dtype).mT + log_prior
+    blind, known = rows.blind(), rows.harmless()
+    log_prior = Prior(prior, position, *known).log()
+    logits = (_of_seeing_rows(query, rows).to(dtype) * scale) @ _heard(key, query, rows).to(dtype).mT + log_prior
     # a row that sees nothing keeps position 1, so that its softmax and gradients are finite, and is zeroed afterwards
-    hidden = position > visible.clamp(min=1)[..., None]
+    hidden = (position > known.visible[..., None]) | (position <= known.first[..., None])
     logits = logits.masked_fill(hidden, -math.inf)
     posterior = torch.softmax(logits, dim=-1).masked_fill(blind[..., None], 0.0)
     normaliser = torch.logsumexp(logits.detach(), dim=-1).masked_fill(blind, -math.inf)
@@ -204,48 +253,54 @@ def _posterior(
 
 def _backward_posterior(
     grad_posterior: Tensor,
+    grad_logsumexp: Tensor | None,
     posterior: Tensor,
     query: Tensor,
     key: Tensor,
-    center: Tensor,
-    width: Tensor,
-    visible: Tensor,
+    rows: Rows,
     prior: str,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = posterior.dtype
-    seeing = _of_seeing_rows(query, visible).to(dtype)
-    grad_logits = posterior * (grad_posterior - (posterior * grad_posterior).sum(dim=-1, keepdim=True))
-    grad_query = rows_before_heads((scale * (grad_logits @ _heard(key, visible).to(dtype))).to(query.dtype))
-    grad_key = rows_before_heads((scale * (grad_logits.mT @ seeing)).to(key.dtype))
-    harmless = _harmless(visible <= 0, center, width)
-    slopes = Prior(prior, _positions(key, dtype), *harmless, visible.clamp(max=key.shape[2]))
+    seeing = _of_seeing_rows(query, rows).to(dtype)
+    delta = (posterior * grad_posterior).sum(dim=-1, keepdim=True)
+    if grad_logsumexp is not None:
+        delta = delta - torch.where(rows.blind(), 0.0, grad_logsumexp)[..., None]
+    grad_logits = posterior * (grad_posterior - delta)
+    grad_query = rows_before_heads((scale * (grad_logits @ _heard(key, query, rows).to(dtype))).to(query.dtype))
+    grad_key = rows_before_heads(_sum_groups(scale * (grad_logits.mT @ seeing), key).to(key.dtype))
+    slopes = Prior(prior, _positions(key, dtype), *rows.harmless())
     grad_center = (grad_logits * slopes.by_center()).sum(dim=-1)
     grad_width = (grad_logits * slopes.by_width()).sum(dim=-1)
-    return grad_query, grad_key, _sum_shared_heads(grad_center, center), _sum_shared_heads(grad_width, width)
+    return grad_query, grad_key, _sum_shared_heads(grad_center, rows.center), _sum_shared_heads(grad_width, rows.width)
 
 
 def _positions(key: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.arange(1, key.shape[2] + 1, dtype=dtype, device=key.device)
 
 
-def _heard(x: Tensor, visible: Tensor) -> Tensor:
-    """Keys or values with those no row sees set to 0: a view into a cache may hold anything there, NaN included."""
-    if visible.shape[2] == 0:
+def _heard(x: Tensor, query: Tensor, rows: Rows) -> Tensor:
+    """Keys or values, [B, H, S, D] for all heads of the query, with what lies left or right of all that the rows of a
+    head see set to 0: a view into a cache may hold anything there, NaN included."""
+    x = x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
+    if query.shape[2] == 0:
         return x
-    used = visible.amax(dim=2, keepdim=True)
+    blind = rows.blind()
+    begin = torch.where(blind, x.shape[2], rows.first).amin(dim=2, keepdim=True)
+    end = torch.where(blind, 0, rows.visible).amax(dim=2, keepdim=True)
     position = torch.arange(x.shape[2], device=x.device)
-    return torch.where((position < used)[..., None], x, 0.0)
+    return torch.where(((position >= begin) & (position < end))[..., None], x, 0.0)
 
 
-def _of_seeing_rows(x: Tensor, visible: Tensor) -> Tensor:
+def _of_seeing_rows(x: Tensor, rows: Rows) -> Tensor:
     """[B, H, T, …] with rows that see nothing set to 0: padding may hold anything, NaN included."""
-    return torch.where((visible > 0)[..., None], x, 0.0)
+    return torch.where(rows.blind()[..., None], 0.0, x)
 
 
-def _harmless(blind: Tensor, center: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Center and width with rows that see nothing, whose values may be anything, set to 1."""
-    return torch.where(blind, 1.0, center), torch.where(blind, 1.0, width)
+def _sum_groups(grad: Tensor, like: Tensor) -> Tensor:
+    """[B, H, S, D] summed over the heads that share a head of keys: [B, H_kv, S, D]"""
+    heads = like.shape[1]
+    return grad if grad.shape[1] == heads else grad.unflatten(1, (heads, -1)).sum(dim=2)
 
 
 def _sum_shared_heads(grad: Tensor, like: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from gma_kernels import native, ops, reference
-from gma_kernels.contract import PRIORS, check_values
+from gma_kernels import native, ops, packed_reference, reference
+from gma_kernels.contract import PRIORS, check_offsets, check_values
 
 
 def operators_of(backend: str) -> ops.Operators:
@@ -19,48 +19,90 @@ def operators_of(backend: str) -> ops.Operators:
     return OPERATORS[backend] if is_compiling() else GRADIENT_ROUTES[backend]
 
 
-def _reference_forward(
+def _reference_forward(query: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    key, value, center, width, visible, seed, prior, scale, dropout_p = arguments
+    return _reference_general_forward(
+        query, key, value, center, width, visible, None, None, None, seed, prior, scale, dropout_p
+    )
+
+
+def _reference_general_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
+    cu_query: Tensor | None,
+    cu_key: Tensor | None,
     seed: Tensor | None,
     prior: int,
     scale: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    check_values(center, width, visible)
-    return reference.forward(query, key, value, center, width, visible, seed, PRIORS[prior], scale, dropout_p)
+    check_values(center, width, visible, first)
+    inputs = (query, key, value, center, width, visible, first)
+    if cu_query is None or cu_key is None:
+        return reference.forward(*inputs, seed, PRIORS[prior], scale, dropout_p)
+    check_offsets("cu_query", cu_query, query.shape[2], "query")
+    check_offsets("cu_key", cu_key, key.shape[2], "key")
+    return packed_reference.forward(*inputs, cu_query, cu_key, seed, PRIORS[prior], scale, dropout_p)
 
 
-def _reference_backward(
+def _reference_backward(grad_context: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    query, key, value, center, width, visible, seed, *rest = arguments
+    return _reference_general_backward(
+        grad_context, None, query, key, value, center, width, visible, None, None, None, seed, *rest
+    )
+
+
+def _reference_general_backward(
     grad_context: Tensor,
+    grad_logsumexp: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
+    cu_query: Tensor | None,
+    cu_key: Tensor | None,
     seed: Tensor | None,
     context: Tensor,
     logsumexp: Tensor,
     prior: int,
     scale: float,
     dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if grad_context.shape != context.shape:
-        raise ValueError(f"grad_context has shape {tuple(grad_context.shape)}; expected {tuple(context.shape)}")
-    inputs = (query, key, value, center, width, visible)
-    return reference.backward(grad_context, *inputs, seed, PRIORS[prior], scale, dropout_p)
+) -> tuple[Tensor, ...]:
+    for name, grad, like in (("grad_context", grad_context, context), ("grad_logsumexp", grad_logsumexp, logsumexp)):
+        if grad is not None and grad.shape != like.shape:
+            raise ValueError(f"{name} has shape {tuple(grad.shape)}; expected {tuple(like.shape)}")
+    inputs = (grad_context, grad_logsumexp, query, key, value, center, width, visible, first)
+    if cu_query is None or cu_key is None:
+        return reference.backward(*inputs, seed, PRIORS[prior], scale, dropout_p)
+    return packed_reference.backward(*inputs, cu_query, cu_key, seed, PRIORS[prior], scale, dropout_p)
 
 
 def _reference_weights(
     query: Tensor, key: Tensor, center: Tensor, width: Tensor, visible: Tensor, prior: int, scale: float
 ) -> Tensor:
-    check_values(center, width, visible)
-    return reference.weights(query, key, center, width, visible, PRIORS[prior], scale).contiguous()
+    return _reference_general_weights(query, key, center, width, visible, None, prior, scale)
+
+
+def _reference_general_weights(
+    query: Tensor,
+    key: Tensor,
+    center: Tensor,
+    width: Tensor,
+    visible: Tensor,
+    first: Tensor | None,
+    prior: int,
+    scale: float,
+) -> Tensor:
+    check_values(center, width, visible, first)
+    return reference.weights(query, key, center, width, visible, first, PRIORS[prior], scale).contiguous()
 
 
 def _weights_backward(
@@ -71,10 +113,12 @@ def _weights_backward(
     center: Tensor,
     width: Tensor,
     visible: Tensor,
+    first: Tensor | None,
     prior: int,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return reference.weights_backward(grad_weights, weights, query, key, center, width, visible, PRIORS[prior], scale)
+) -> tuple[Tensor, ...]:
+    inputs = (query, key, center, width, visible, first)
+    return reference.weights_backward(grad_weights, weights, *inputs, PRIORS[prior], scale)
 
 
 def _triton_kernel(role: str) -> Callable:
@@ -87,18 +131,30 @@ def _triton_kernel(role: str) -> Callable:
     return kernel
 
 
+REFERENCE_KERNELS = ops.Operators(
+    _reference_forward,
+    _reference_backward,
+    _reference_weights,
+    _reference_general_forward,
+    _reference_general_backward,
+    _reference_general_weights,
+)
+
 # by backend: the operators, and what the dispatcher would run for each of them at the Autograd key
 OPERATORS: dict[str, ops.Operators] = {}
 GRADIENT_ROUTES: dict[str, ops.Operators] = {}
-OPERATORS["reference"], GRADIENT_ROUTES["reference"] = ops.define("reference", _weights_backward, _reference_backward)
-for fused in ("native", "triton", "cuda"):
-    OPERATORS[fused], GRADIENT_ROUTES[fused] = ops.define(fused, _weights_backward)
+for name, derivatives in {
+    "reference": ops.Derivatives(_weights_backward, _reference_backward, _reference_general_backward),
+    **dict.fromkeys(("native", "triton", "cuda"), ops.Derivatives(_weights_backward)),
+}.items():
+    OPERATORS[name], GRADIENT_ROUTES[name] = ops.define(name, derivatives)
 
 if native.has_autograd:
     # the dispatcher finds these before what is defined in ops
-    GRADIENT_ROUTES["native"] = OPERATORS["native"]._replace(weights=GRADIENT_ROUTES["native"].weights)
+    forward, backward = OPERATORS["native"][:2]
+    GRADIENT_ROUTES["native"] = GRADIENT_ROUTES["native"]._replace(forward=forward, backward=backward)
 for role, operator in OPERATORS["triton"]._asdict().items():
     for device in ("CUDA", "CPU"):
         ops.library.impl(operator, _triton_kernel(role), device)
-for operator, kernel in zip(OPERATORS["reference"], (_reference_forward, _reference_backward, _reference_weights)):
+for operator, kernel in zip(OPERATORS["reference"], REFERENCE_KERNELS):
     ops.library.impl(operator, kernel, "CompositeExplicitAutograd")

@@ -310,14 +310,24 @@ class _Round(torch.autograd.Function):
 
 def yardstick(inputs: Inputs, prior: str, scale: float | None, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     """Context and weights by plain PyTorch with every [T, S] intermediate rounded to the input dtype."""
+    return general_yardstick(inputs, None, prior, scale, keep)[:2]
+
+
+def general_yardstick(
+    inputs: Inputs, first: Tensor | None, prior: str, scale: float | None, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Context, weights and logsumexp, with grouped heads and a left bound."""
     dtype = inputs.query.dtype
     real = real_dtype(dtype)
 
     def rounded(x: Tensor) -> Tensor:
         return _Round.apply(x, dtype)
 
-    position = torch.arange(1, inputs.key.shape[2] + 1, dtype=real)
-    dead = (inputs.visible <= 0)[..., None]
+    group = inputs.query.shape[1] // inputs.key.shape[1]
+    key, value = (x.to(real).repeat_interleave(group, dim=1) for x in (inputs.key, inputs.value))
+    position = torch.arange(1, key.shape[2] + 1, dtype=real)
+    begin = torch.zeros_like(inputs.visible) if first is None else first
+    dead = (inputs.visible.clamp(max=key.shape[2]) <= begin)[..., None]
     center = torch.where(dead, 1.0, inputs.center[..., None])
     width = torch.where(dead, 1.0, inputs.width[..., None]).clamp(min=SMALLEST_WIDTH)
     distance = rounded(position - center)
@@ -330,12 +340,15 @@ def yardstick(inputs: Inputs, prior: str, scale: float | None, keep: Tensor | No
         "none": lambda: torch.zeros_like(distance),
     }[prior]
     scale = inputs.query.shape[3] ** -0.5 if scale is None else scale
-    scores = rounded(scale * rounded(inputs.query.to(real) @ inputs.key.to(real).mT))
+    query = torch.where(dead, 0.0, inputs.query.to(real))
+    scores = rounded(scale * rounded(query @ key.mT))
     logits = rounded(scores + log_prior())
-    logits = logits.masked_fill(position > inputs.visible.clamp(min=1)[..., None], -math.inf)
+    hidden = (position > inputs.visible[..., None]) | (position <= begin[..., None])
+    logits = logits.masked_fill(hidden & ~dead, -math.inf)
     weights = rounded(torch.softmax(logits, dim=-1)).masked_fill(dead, 0.0)
     used = weights if keep is None else rounded(weights * keep.to(real))
-    return (used @ inputs.value.to(real)).to(dtype), weights.to(dtype)
+    logsumexp = torch.logsumexp(logits, dim=-1).masked_fill(dead[..., 0], -math.inf)
+    return (used @ value).to(dtype), weights.to(dtype), logsumexp
 
 
 def error(x: Tensor, exact: Tensor) -> float:
