@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gma.cli import data, demo, demo_train, evaluate, info, init, plot, reproduce, serve, sweep, train, translate
+from gma.cli import data, demo, demo_train, evaluate, info, init, plot, push, reproduce, serve, sweep, train, translate
 from gma.cli.options import output
 from gma.errors import Caution, UserError
 
@@ -33,6 +33,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "stream": translate.stream,
     "serve": serve.serve,
     "serve-load": serve.serve_load,
+    "push": push.push,
     "config": info.config,
     "info": info.info,
 }

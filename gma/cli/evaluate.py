@@ -45,7 +45,7 @@ def evaluate(
     from gma.evaluation.evaluate import check_same_text, compare_logs, evaluate, evaluate_log
     from gma.evaluation.inputs import load_gold, load_log
     from gma.evaluation.text import load_text
-    from gma.model import directory
+    from gma.model import directory, hub
 
     # files are read before the long part, so that a wrong one is found at once
     other = load_log(compare) if compare else None
@@ -74,7 +74,7 @@ def evaluate(
             result = evaluate(
                 loaded,
                 text,
-                system=str(model),
+                system=hub.title(model) or str(model),
                 delta=delta,
                 gold=gold,
                 lowercase=lowercase,

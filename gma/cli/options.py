@@ -66,7 +66,7 @@ def _model(context: typer.Context, name: Path | None) -> Path | None:
 model_argument = typer.Argument(
     callback=_model,
     autocompletion=completion.models,
-    help="Folder of a model, or de-en, the one that comes with the package.",
+    help="Folder of a model, de-en, which comes with the package, or hf://ORGANISATION/NAME@REVISION.",
 )
 ModelPath = Annotated[Path, model_argument]
 OptionalModelPath = Annotated[Path | None, model_argument]

@@ -7,6 +7,7 @@ import typer
 
 from gma.cli import completion
 from gma.cli.options import Device, Lowercase, Slots, console
+from gma.errors import UserError
 
 
 def sweep(
@@ -44,8 +45,11 @@ def sweep(
     """Quality and latency of models at several δ, k or θ: one table, CSV, JSON and figure."""
     from gma.evaluation.sweep import measure, parse_deltas, present
     from gma.model.directory import find
+    from gma.model.hub import is_name
 
     names = models.split(",")
+    if output is None and is_name(names[0]):
+        raise UserError(f"--output is needed: {names[0]} lies on a hub, and the curve is yours")
     folder = output or Path(names[0]) / "sweep"
     points = measure(
         [find(name) for name in names],

@@ -63,6 +63,7 @@ def segment(
     device: Device = "auto",
 ) -> None:
     """MU: teach a model that waits for the whole sentence to translate by meaning units."""
+    from gma.model.directory import find
     from gma.training.segmenter import segment
 
-    segment(model, output, console, limit=limit, device=device)
+    segment(find(model), output, console, limit=limit, device=device)

@@ -14,10 +14,10 @@ from typing import IO, BinaryIO, NamedTuple
 from rich.console import Console
 
 from gma.corpus import tatoeba
-from gma.corpus.fetch import fetch
 from gma.errors import UserError
 from gma.storage import atomic
 from gma.storage.digest import sha256_of
+from gma.storage.fetch import fetch
 from gma.terminal import byte_bar
 
 CHECKSUMS = "checksums.json"

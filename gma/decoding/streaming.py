@@ -97,6 +97,7 @@ class StreamingTranslator:
         """The translator in a folder that `gma train` has written, or one that comes with the package, by its name.
 
         Args:
+            model: also `hf://organisation/name@revision`, which is fetched once from a hub.
             engine: 'native' or 'torch'; 'auto' for the native one where it can serve.
             weights: 'float32', 'bfloat16' or 'int8': what the native engine computes with. Files stay as they are.
         """

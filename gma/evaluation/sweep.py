@@ -21,7 +21,7 @@ from gma.evaluation.evaluate import SLOTS, Evaluation, evaluate
 from gma.evaluation.instances import write_instances
 from gma.evaluation.text import EvaluationText, load_text
 from gma.metrics import GoldLinks
-from gma.model import directory
+from gma.model import directory, hub
 from gma.model.device import choose_device
 from gma.policies import CrossAttention
 from gma.storage import atomic, foreign, tensor_file
@@ -173,6 +173,17 @@ def log_path(output: Path, system: str, delta: float | None) -> Path:
 
 def load_curve(path: Path) -> list[Point]:
     """The points of a curve.json."""
+    return _read_curve(path)[0]
+
+
+def points_of(path: Path, model: Path) -> tuple[list[Point], str]:
+    """Those points of a curve.json that are of this very model, and the name of their text."""
+    points, text = _read_curve(path)
+    known = _fingerprint(model)
+    return [point for point in points if point.model == known], text
+
+
+def _read_curve(path: Path) -> tuple[list[Point], str]:
     try:
         content = foreign.read_json(path)
     except OSError as error:
@@ -192,11 +203,12 @@ def load_curve(path: Path) -> list[Point]:
                     f"{path}: damaged: {field.name} is {point[field.name]!r:.40}; delete it and sweep again"
                 )
     try:
-        return [
+        found = [
             Point(**{**point, "delta": None if point["delta"] is None else float(point["delta"])}) for point in points
         ]
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: damaged: {error}; delete it and sweep again") from error
+    return found, str(content.get("text"))
 
 
 def _fits(value: Any, field: Field[Any]) -> bool:
@@ -250,7 +262,7 @@ def system_names(models: Sequence[Path]) -> dict[str, Path]:
     """The shortest ends of the paths that tell them apart."""
     paths = list(dict.fromkeys(path.resolve() for path in models))
     for parts in range(1, max(len(path.parts) for path in paths) + 1):
-        names = {"/".join(path.parts[-parts:]): path for path in paths}
+        names = {hub.title(path) or "/".join(path.parts[-parts:]): path for path in paths}
         if len(names) == len(paths):
             return names
     raise AssertionError("two different paths have the same parts")

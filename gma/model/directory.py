@@ -15,6 +15,7 @@ from torch import nn
 from gma import config
 from gma.config import Config
 from gma.errors import UserError
+from gma.model import hub
 from gma.model.device import choose_device
 from gma.model.inference import Inference
 from gma.model.transformer import Transformer
@@ -47,7 +48,12 @@ class Loaded(NamedTuple):
 
 
 def find(name: str | Path) -> Path:
-    """The folder `name` if there is a model in it, else the model of that name that comes with the package."""
+    """The folder `name` if there is a model in it, else the model of that name that comes with the package.
+
+    One on a hub (`hf://organisation/name@revision`) is fetched first.
+    """
+    if hub.is_name(name):
+        return hub.fetch_model(name)
     folder = Path(name)
     # not the name as it was given, which may end in a slash
     is_shipped = str(folder) in shipped() and not (folder / CONFIG).exists()
@@ -93,7 +99,7 @@ def load(model: str | Path = DEFAULT, device: str | torch.device = "cpu", infere
     ('de', 'en', 'gaussian')
 
     Args:
-        model: its folder, or the name of one that comes with the package.
+        model: its folder, the name of one that comes with the package, or `hf://organisation/name@revision`.
         device: 'cpu', 'cuda', 'cuda:N', or 'auto' for a GPU if there is one.
         inference: how it is decoded with; None for the usual way.
     """

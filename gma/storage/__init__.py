@@ -1,1 +1,1 @@
-"""Files that are whole or absent: atomic writes, tensors with a digest, locks."""
+"""Files that are whole or absent: atomic writes, downloads, tensors with a digest, locks."""

@@ -1,4 +1,4 @@
-"""Digests: SHA-256 of files that others can check, short fingerprints of what results depend on."""
+"""Digests: SHA-256 and git names of files that others can check, short fingerprints of what results depend on."""
 
 import hashlib
 from pathlib import Path
@@ -12,6 +12,12 @@ def sha256_of(path: Path) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def git_blob_of(path: Path) -> str:
+    """The name that git gives to a file with these contents; for small files."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def fingerprint(*parts: str | bytes) -> str:

@@ -14,7 +14,7 @@ from gma.training.checkpoint import CheckpointError
 from tests.support import tiny_model
 
 # caught, and told of in other words, where they are raised
-INTERNAL = {"Impossible", "Stopped", "_Changed", "_Interrupted", "Refused"}
+INTERNAL = {"Impossible", "Stopped", "_Changed", "_Interrupted", "_Unreachable", "Refused"}
 # what a caller of the library may want to tell apart from other mistakes
 OF_THEIR_OWN = {
     "CheckpointError",
@@ -24,6 +24,7 @@ OF_THEIR_OWN = {
     "DamagedFile",
     "EngineError",
     "ForeignFile",
+    "HubError",
     "LatencyError",
     "ModelDirectoryError",
     "StreamError",

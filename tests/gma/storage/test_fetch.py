@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gma.corpus import fetch as module
-from gma.corpus.fetch import fetch
 from gma.errors import UserError
+from gma.storage import fetch as module
+from gma.storage.fetch import fetch
 
 CONTENT = bytes(range(256)) * 400
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

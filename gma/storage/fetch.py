@@ -10,13 +10,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gma.errors import UserError
 from gma.storage import atomic
-from gma.storage.digest import sha256_of
+from gma.storage.digest import git_blob_of, sha256_of
 
 BLOCK = 1 << 18
 TIMEOUT = 60
@@ -51,33 +52,45 @@ class _Version(NamedTuple):
 
 
 def fetch(
-    url: str, path: Path, *, sha256: str | None = None, wait: float = 1.0, report: Report = lambda done, total: None
+    url: str,
+    path: Path,
+    *,
+    sha256: str | None = None,
+    git_blob: str | None = None,
+    length: int | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    wait: float = 1.0,
+    report: Report = lambda done, total: None,
 ) -> str:
-    """Fetch `url` into `path` and return its SHA-256.
+    """Fetch `url` into `path` and return its SHA-256, or with `git_blob` its name in git.
 
     The bytes go to `<path>.part`, which a later call continues; `path` itself appears when it is complete and right.
 
     Args:
         sha256: what it must be.
+        git_blob: the name that git has for it, for files whose SHA-256 nobody says.
+        length: in bytes, where it is known: no more than that is ever written.
+        headers: for this server alone; another one, to which it redirects, does not see them.
         wait: seconds before the second attempt, doubled before each further one.
         report: called with bytes done and bytes in all, if known.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise UserError(f"{url}: expected an address that starts with http:// or https://")
-    part = _Part(url, Path(path))
+    part = _Part(url, Path(path), length, headers)
+    expected, digest_of, kind = (sha256, sha256_of, "SHA-256") if git_blob is None else (git_blob, git_blob_of, "blob")
     resumed = part.size > 0
     while True:
         _complete(part, wait, report)
-        found = sha256_of(part.path)
-        if sha256 is None or found == sha256:
+        found = digest_of(part.path)
+        if expected is None or found == expected:
             part.finish(Path(path))
             return found
         part.discard()
         # the old part may have been damaged on disk: fetch the whole file once more
         if not resumed:
             raise UserError(
-                f"{url}: wrong checksum: expected SHA-256 {sha256}, got {found}; the file on the server is another one "
-                "or was damaged on the way. Try again later"
+                f"{url}: wrong checksum: expected {kind} {expected}, got {found}; the file on the server is another "
+                "one or was damaged on the way. Try again later"
             )
         resumed = False
 
@@ -85,8 +98,8 @@ def fetch(
 class _Part:
     """The bytes fetched so far, and the version of the file they belong to."""
 
-    def __init__(self, url: str, path: Path):
-        self.url = url
+    def __init__(self, url: str, path: Path, length: int | None, headers: Mapping[str, str]):
+        self.url, self.length, self.headers = url, length, headers
         self.path = path.with_name(f"{path.name}.part")
         self._note = path.with_name(f"{path.name}.part.json")
         self.version = self._read_version()
@@ -149,8 +162,11 @@ def _request(part: _Part, report: Report) -> None:
         headers["Range"] = f"bytes={start}-"
         if part.version.validator:
             headers["If-Range"] = part.version.validator
+    request = urllib.request.Request(part.url, headers=headers)
+    for name, value in part.headers.items():
+        request.add_unredirected_header(name, value)
     try:
-        with urllib.request.urlopen(urllib.request.Request(part.url, headers=headers), timeout=TIMEOUT) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             _receive(part, response, start, report)
     except urllib.error.HTTPError as error:
         if error.code == 416 and start:
@@ -178,6 +194,9 @@ def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report
         length, start = response.headers.get("Content-Length", ""), 0
         total = int(length) if length.isdigit() else None
         part.restart(_Version(part.url, response.headers.get("ETag"), response.headers.get("Last-Modified"), total))
+    if part.length is not None and total not in (None, part.length):
+        part.discard()
+        raise UserError(f"{part.url}: the server sends {total:,} bytes; expected {part.length:,}. Try again later")
     if total is not None and shutil.disk_usage(part.path.parent).free < total - start:
         raise UserError(
             f"{part.url}: needs {total - start:,} bytes more, and the disk of {part.path.parent} has "
@@ -187,6 +206,9 @@ def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report
     with open(part.path, "ab") as file:
         report(done, total)
         while block := response.read(BLOCK):
+            if part.length is not None and done + len(block) > part.length:
+                part.discard()
+                raise UserError(f"{part.url}: the server sends more than the {part.length:,} bytes that are expected")
             try:
                 file.write(block)
                 file.flush()
@@ -198,6 +220,7 @@ def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report
                 ) from error
             done += len(block)
             report(done, total)
+    total = part.length if total is None else total
     if total is not None and done < total:
         raise _Interrupted(f"the connection was cut after {done:,} of {total:,} bytes")
     if total is not None and done > total:
