@@ -8,9 +8,10 @@
 # make bench-serve many speakers against gma serve: how late its words are; make soak: an hour of them
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
 # make gpu-roofline what the main loops of the CUDA kernels issue, instruction by instruction, and the ceilings that follow
+# make docs       the documentation as a site, in build/docs/site
 # make sanitize   the kernels under sanitizers
 # make cuda-check the CUDA part with the CUDA build of torch (several GB): built, imported, its error paths; no GPU needed
-# All but the last two set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
+# Most set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +21,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -114,6 +115,17 @@ results: setup
 # size, memory and speed of the model that comes with the package, into docs/performance.md
 bench-model: setup
 	$(BIN)/python -m benchmarks.publish.shipped_model --publish
+
+# an environment of its own, for it needs neither torch nor anything compiled
+DOCS_VENV := build/docs-venv
+DOCS_READY := $(DOCS_VENV)/.ready
+$(DOCS_READY): docs/requirements.txt
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	touch $(DOCS_READY)
+
+docs: $(DOCS_READY)
+	$(DOCS_VENV)/bin/python docs/site/make_site.py build/docs
 
 # writes docs/gpu-report.md, too
 gpu-report: test-setup

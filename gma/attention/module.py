@@ -24,11 +24,15 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
     hold 0 and −inf if floating point); a row that may see nothing gives the output projection's bias, not NaN;
     returned weights are those before dropout; a head has at most 256 features.
 
-    Args (after those of `torch.nn.MultiheadAttention`):
+    Its own arguments stand behind those of `torch.nn.MultiheadAttention`.
+
+    Args:
         delta: how many source words to hear past the aligned position; `float("inf")` for all.
         prior: 'gaussian', 'laplace', 'linear' or 'none'; see `gma_kernels.gaussian_attention`.
-        width_rule, positions, convention: see `gma.attention.alignment.Aligner`.
+        width_rule: 'whole', 'half', 'third' or 'predicted'; for this and the next two see `Aligner`.
+        positions: 'incremental' or 'absolute'.
         share_heads: one alignment for all heads (the paper's), or one per head.
+        convention: 'paper' or 'reference'.
         backend: of the attention operator; see `gma_kernels.backends()`.
     """
 

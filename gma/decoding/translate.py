@@ -24,7 +24,7 @@ class Translation:
             so that only `slots=1` gives what one sentence alone takes.
         tokens: ids, without the end of the sentence.
         needed: source tokens used by each step, g(i).
-        positions: [step][layer], aligned positions in source tokens, 1-based; only of the policy `gaussian`.
+        positions: of every step and layer, aligned positions in source tokens, 1-based; only of the policy `gaussian`.
         source_tokens: length of the source, its end-of-sentence token included.
         complete: whether the model ended the sentence; if not, it was cut off at the length limit.
         used_words: source words up to the last one that any step needed; of those behind it, nothing is translated.

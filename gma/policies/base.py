@@ -36,8 +36,8 @@ class CrossAttention(nn.Module):
         settings: of the policy, and the operator's backend.
         aligned: whether this layer aligns for itself; if not, it is given the first layer's alignment.
         prior: the operator's position prior; 'none' for plain attention.
-        queries, memories: how many projections there are of the target, and of the source: the first of the one, and
-            the first two of the other, are attention's query, key and value; more are the policy's own.
+        queries: how many projections there are of the target: attention's query, and what else the policy needs.
+        memories: the same of the source: attention's key and value, and what else.
         linear: what projects.
 
     Attributes:
@@ -152,8 +152,11 @@ class CrossAttention(nn.Module):
         """What a policy with `hindsight` adds to the loss in training, summed.
 
         Args:
-            query, memory, alignment: of the first layer, for some of the sentences.
-            scores, hindsight: [B, T, V], with what each row has heard, and with the whole source.
+            query: of the first layer, for some of the sentences; so for memory and alignment.
+            memory: the source's projections.
+            alignment: where the rows stand.
+            scores: [B, T, V], with what each row has heard.
+            hindsight: [B, T, V], with the whole source.
             real: [B, T], which rows are no padding.
         """
         raise NotImplementedError

@@ -238,7 +238,7 @@ class SentenceEnd(Message):
 class Attention(Message):
     """Where a sentence that has ended was looked at while its words were written, for whoever asked for it in `hello`.
 
-    weights: [layers][target words][source words + 1] in whole percent, averaged over heads; the last column is the
+    weights: `[layers][target words][source words + 1]` in whole percent, averaged over heads; the last column is the
     end of the sentence. Not numbered: it comes when it is computed, and not at all for a sentence with more than
     `attention_words`.
     """

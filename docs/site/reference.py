@@ -1,0 +1,46 @@
+"""The reference of Python names: which of them are public, page by page. mkdocstrings reads their docstrings."""
+
+# title → what the page says first, and what it documents
+PAGES = {
+    "Attention": (
+        "The drop-in module, and the operator below it.",
+        ["gma.attention.module", "gma.attention.alignment", "gma_kernels.api"],
+    ),
+    "Backends": ("Which implementation of the operator serves.", ["gma_kernels.backends"]),
+    "Streaming": (
+        "Sentences, and text without end, while they arrive.",
+        ["gma.decoding.streaming", "gma.decoding.course.Emission", "gma.decoding.talk"],
+    ),
+    "Client": ("A speaker's side of `gma serve`.", ["gma.client.talk", "gma.client.held"]),
+    "Server": ("Messages of the protocol.", ["gma.serve.protocol"]),
+    "Models": (
+        "Loading a model, and the Transformer that it is.",
+        ["gma.model.directory", "gma.decoding.translate", "gma.model.transformer"],
+    ),
+    "Policies": (
+        "What a new policy derives from, and the ones that are there.",
+        [
+            "gma.policies.base",
+            "gma.policies.gaussian",
+            "gma.policies.gain",
+            "gma.policies.wait_k",
+            "gma.policies.monotonic",
+            "gma.policies.offline",
+            "gma.policies.meaning_units",
+        ],
+    ),
+    "Metrics": (
+        "Plain functions of numbers and strings.",
+        ["gma.metrics.latency", "gma.metrics.quality", "gma.metrics.alignment", "gma.metrics.bootstrap"],
+    ),
+    "Evaluation": ("Scores of a translator on a text.", ["gma.evaluation.evaluate"]),
+}
+
+
+def reference_pages() -> dict[str, str]:
+    """Place on the site → Markdown with the directives of mkdocstrings."""
+    return {f"api/{title.lower()}.md": page(title, *content) for title, content in PAGES.items()}
+
+
+def page(title: str, first: str, names: list[str]) -> str:
+    return f"# {title}\n\n{first}\n\n" + "".join(f"::: {name}\n\n" for name in names)
