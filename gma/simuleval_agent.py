@@ -59,7 +59,7 @@ class GMAAgent(TextToTextAgent):
             dest="delta",
             type=float,
             default=None,
-            help="Source tokens past p (gaussian), k (wait_k), θ (gain, meaning units); by default as configured.",
+            help="Source tokens past p (gaussian), k (wait_k), θ (gain, itst, MU); by default as configured.",
         )
 
     def build_states(self) -> StreamStates:

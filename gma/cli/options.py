@@ -85,7 +85,7 @@ Delta = Annotated[
         "--k",
         "--threshold",
         callback=number,
-        help="Latency: source tokens to hear past p (gaussian), k (wait_k), inf for all; θ (gain, meaning units).",
+        help="Latency: source tokens to hear past p (gaussian), k (wait_k), inf for all; θ (gain, itst, MU).",
         show_default="the configured one",
     ),
 ]

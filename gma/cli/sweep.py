@@ -23,8 +23,8 @@ def sweep(
             "--delta",
             "--k",
             "--threshold",
-            help="Latencies with commas: source tokens to hear past p (gaussian), k (wait_k), θ (gain, meaning units).",
-            show_default="0.5,1,2,4 for gaussian; 1,3,5,7 for wait_k; 1,0.5,0.2,0.1,0.05 for gain",
+            help="Latencies with commas: source tokens to hear past p (gaussian), k (wait_k), θ (gain, itst, MU).",
+            show_default="those usual with the policy, such as 0.5,1,2,4 for gaussian and 1,3,5,7 for wait_k",
         ),
     ] = None,
     source: Annotated[

@@ -30,8 +30,11 @@ POLICY_KEYS = {
     "gain": ("delta", "backend"),
     "wait_k": ("delta", "catch_up", "backend"),
     "monotonic": ("monotonic", "energy_bias", "noise", "latency_average", "latency_variance", "backend"),
+    "itst": ("delta", "transport_cost", "backend"),
     "offline": ("backend",),
 }
+# where the default is not that of the gaussian policy
+DELTAS = {"gain": (0.05, 1.0), "wait_k": 3.0, "itst": (0.2, 1.0)}
 # a range of k without an upper end has no middle: wait-k then translates with this k, or its lower end
 USUAL_K = 5.0
 LARGEST_HEAD = 256
@@ -165,10 +168,11 @@ class ModelSettings(Settings):
 
 class AttentionSettings(Settings):
     choosers: ClassVar = {
-        "policy": {policy: {} for policy in POLICY_KEYS} | {"gain": {"delta": (0.05, 1.0)}, "wait_k": {"delta": 3.0}}
+        "policy": {policy: {} for policy in POLICY_KEYS}
+        | {policy: {"delta": delta} for policy, delta in DELTAS.items()}
     }
 
-    policy: Literal["gaussian", "gain", "wait_k", "monotonic", "offline"] = "gaussian"
+    policy: Literal["gaussian", "gain", "wait_k", "monotonic", "itst", "offline"] = "gaussian"
     delta: Delta = 1.0
     prior: Literal["gaussian", "laplace", "linear", "none"] = "gaussian"
     width_rule: Literal["whole", "half", "third", "predicted"] = "half"
@@ -182,6 +186,7 @@ class AttentionSettings(Settings):
     noise: NotNegative = 1.0
     latency_average: NotNegative = 0.1
     latency_variance: NotNegative = 0.1
+    transport_cost: NotNegative = 1.0
     backend: Literal["auto", "reference", "native", "triton", "cuda"] = "auto"
 
     @property
@@ -225,6 +230,13 @@ class AttentionSettings(Settings):
                 self.delta,
                 "is θ with attention.policy = 'gain'; expected a finite number of nats, 0 or more, or [low, high] with "
                 "two of them above 0, between which it is drawn",
+            )
+        if self.policy == "itst" and ends[0] < 0:
+            raise Impossible(
+                "delta",
+                self.delta,
+                "is θ with attention.policy = 'itst'; expected a share of the information, 0 or more, or [low, high] "
+                "with two of them",
             )
         if self.policy != "wait_k" and len(ends) == 2 and math.inf in ends:
             raise Impossible(

@@ -17,7 +17,7 @@ from gma.config.settings import AttentionSettings, ModelSettings
 from gma.errors import Caution, UserError
 from gma.model.inference import Inference
 from gma.model.positions import SinusoidalPositions
-from gma.policies import POLICIES, CrossAttention, MeaningUnits, Segmenter, Source
+from gma.policies import POLICIES, CrossAttention, Look, MeaningUnits, Segmenter, Source
 from gma.text.vocabulary import PAD
 
 # of the sentences of a batch, for a policy that learns from hindsight
@@ -130,7 +130,8 @@ class Transformer(nn.Module):
         if self.training:
             target_lengths = (target_input != PAD).sum(dim=1)
             attention = self.decoder.layers[0].cross_attention
-            auxiliary = attention.auxiliary_loss(alignments, source_lengths, target_lengths)
+            looks = [Look(step.front.query, step.memory, step.alignment) for step in passes]
+            auxiliary = attention.auxiliary_loss(looks, source_lengths, target_lengths)
         return Output(self.project(passes[-1].hidden), alignments, auxiliary)
 
     def _hindsight_loss(

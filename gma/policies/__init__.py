@@ -1,8 +1,9 @@
 """The policies: ways of attending to a source that is still arriving."""
 
-from gma.policies.base import CrossAttention, LatencyError, Source
+from gma.policies.base import CrossAttention, LatencyError, Look, Source
 from gma.policies.gain import GainCrossAttention
 from gma.policies.gaussian import GaussianCrossAttention
+from gma.policies.itst import TransportCrossAttention
 from gma.policies.meaning_units import MeaningUnits, Segmenter
 from gma.policies.monotonic import MonotonicCrossAttention
 from gma.policies.offline import OfflineCrossAttention
@@ -16,6 +17,7 @@ POLICIES: dict[str, type[CrossAttention]] = {
         GainCrossAttention,
         WaitKCrossAttention,
         MonotonicCrossAttention,
+        TransportCrossAttention,
         OfflineCrossAttention,
     )
 }
@@ -26,10 +28,12 @@ __all__ = [
     "GainCrossAttention",
     "GaussianCrossAttention",
     "LatencyError",
+    "Look",
     "MeaningUnits",
     "MonotonicCrossAttention",
     "OfflineCrossAttention",
     "Segmenter",
     "Source",
+    "TransportCrossAttention",
     "WaitKCrossAttention",
 ]

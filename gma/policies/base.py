@@ -25,6 +25,14 @@ class Source(NamedTuple):
     memory: Memory
 
 
+class Look(NamedTuple):
+    """What a layer's rows have looked at in one pass over whole sentences."""
+
+    query: Tensor  # [B, T, queries · E], projected
+    memory: Projections
+    alignment: Alignment
+
+
 class CrossAttention(nn.Module):
     """Multi-head attention from target to source. A policy says by `align` how much of the source each row uses.
 
@@ -116,8 +124,11 @@ class CrossAttention(nn.Module):
         return False
 
     @classmethod
-    def drawn_latency(cls, low: float, high: float, share: float, longest: int) -> float:
-        """The latency at a share, 0 ≤ share < 1, of a range, for a batch whose longest source has so many tokens."""
+    def drawn_latency(cls, low: float, high: float, share: float, longest: int, progress: float) -> float:
+        """The latency at a share, 0 ≤ share < 1, of a range, for a batch whose longest source has so many tokens.
+
+        progress: how much of the training is over, 0 to 1.
+        """
         return low + (high - low) * share
 
     def align(self, query: Tensor, source: Source, previous: Tensor | None, delta: float | Tensor | None) -> Alignment:
@@ -137,12 +148,10 @@ class CrossAttention(nn.Module):
         """
         return within(alignment, source.lengths)
 
-    def auxiliary_loss(
-        self, alignments: Sequence[Alignment], source_lengths: Tensor, target_lengths: Tensor
-    ) -> Tensor | None:
+    def auxiliary_loss(self, looks: Sequence[Look], source_lengths: Tensor, target_lengths: Tensor) -> Tensor | None:
         """What a policy adds to the loss in training, summed over sentences; None for nothing.
 
-        alignments: of all layers.
+        looks: of all layers.
         """
         return None
 

@@ -64,7 +64,7 @@ class GainCrossAttention(CrossAttention):
         return True
 
     @classmethod
-    def drawn_latency(cls, low: float, high: float, share: float, longest: int) -> float:
+    def drawn_latency(cls, low: float, high: float, share: float, longest: int, progress: float) -> float:
         """log θ ~ U(log low, log high)"""
         return low * (high / low) ** share
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from gma.attention.alignment import Aligner, Alignment
 from gma.config.settings import AttentionSettings
-from gma.policies.base import CrossAttention, Source
+from gma.policies.base import CrossAttention, Look, Source
 from gma.policies.latency_loss import diagonal_offset
 
 
@@ -52,13 +52,11 @@ class GaussianCrossAttention(CrossAttention):
         assert self.aligner is not None, "a layer that is given another's alignment does not align"
         return self.aligner(query * self.head_dim**-0.5, source.lengths, previous, delta)
 
-    def auxiliary_loss(
-        self, alignments: Sequence[Alignment], source_lengths: Tensor, target_lengths: Tensor
-    ) -> Tensor | None:
+    def auxiliary_loss(self, looks: Sequence[Look], source_lengths: Tensor, target_lengths: Tensor) -> Tensor | None:
         if not self.diagonal_weight:
             return None
         # only the position that makes the row wait: the other layers are free to look back
-        furthest = torch.cat([alignment.center for alignment in alignments], dim=1).amax(dim=1)  # [B, T]
+        furthest = torch.cat([look.alignment.center for look in looks], dim=1).amax(dim=1)  # [B, T]
         offset = diagonal_offset(furthest, source_lengths, target_lengths)
         # linear far away: at first positions are anywhere, and a square would be all there is in the gradient
         distance = functional.huber_loss(offset, torch.zeros_like(offset), reduction="none")

@@ -10,7 +10,7 @@ from torch.nn import functional
 from gma.attention.alignment import Alignment
 from gma.attention.memory import Memory, Projections
 from gma.config.settings import AttentionSettings
-from gma.policies.base import CrossAttention, Source
+from gma.policies.base import CrossAttention, Look, Source
 from gma.policies.expected_alignment import expected_alignment, infinite_lookback
 from gma.policies.latency_loss import expected_latency
 from gma_kernels.contract import accumulation_dtype, full_precision
@@ -108,9 +108,7 @@ class MonotonicCrossAttention(CrossAttention):
         alignment = Alignment(delay, torch.ones_like(delay), visible, delay.double())
         return self.output(context.transpose(1, 2).flatten(2)), alignment
 
-    def auxiliary_loss(
-        self, alignments: Sequence[Alignment], source_lengths: Tensor, target_lengths: Tensor
-    ) -> Tensor | None:
-        delays = torch.cat([alignment.center for alignment in alignments], dim=1)
+    def auxiliary_loss(self, looks: Sequence[Look], source_lengths: Tensor, target_lengths: Tensor) -> Tensor | None:
+        delays = torch.cat([look.alignment.center for look in looks], dim=1)
         latency = expected_latency(delays, source_lengths, target_lengths)
         return (self.latency_average * latency.average + self.latency_variance * latency.variance).sum()

@@ -43,7 +43,7 @@ class WaitKCrossAttention(CrossAttention):
         return delta
 
     @classmethod
-    def drawn_latency(cls, low: float, high: float, share: float, longest: int) -> float:
+    def drawn_latency(cls, low: float, high: float, share: float, longest: int, progress: float) -> float:
         """k ~ U{low … min(high, |x|)}"""
         return low + math.floor(share * max(1.0, min(high, longest) - low + 1.0))
 

@@ -44,6 +44,8 @@ WINDOW = ("smoothed", "likelihood", "auxiliary", "tokens", "past_the_end", "posi
 HOPELESS = 100
 # stands for the micro-batch in seeds of what is drawn once for an update
 FOR_DELTA = 2**32 - 1
+# updates that count as a whole training where only the minutes are limited
+LONG = 300_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -180,7 +182,7 @@ class Trainer:
             last = index == len(batches) - 1
             # gradients are exchanged once per update, during the last backward pass
             with self._without_exchange() if not last else nullcontext():
-                sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch), tokens)
+                sums += self._accumulate(batch.to(self.world.device), self._delta(share, batch, update), tokens)
             if index == 0 and not self.began_here:
                 self.began_here = True
                 self.display.expect(len(batches), time.perf_counter() - began)
@@ -352,12 +354,13 @@ class Trainer:
         """Where in its range the update's latency lies, 0 to 1; the same for all processes."""
         return float(np.random.default_rng(_seed(self.settings.seed, update, FOR_DELTA)).random())
 
-    def _delta(self, share: float, batch: Batch) -> float | None:
+    def _delta(self, share: float, batch: Batch, update: int) -> float | None:
         """A batch's latency when it is drawn from a range; None for the configured one."""
         delta = self.config.attention.delta
         if not isinstance(delta, tuple):
             return None
-        return self.model.policy.drawn_latency(*delta, share, batch.source.shape[1])
+        progress = min(1.0, update / (self.settings.updates or LONG))
+        return self.model.policy.drawn_latency(*delta, share, batch.source.shape[1], progress)
 
     def _precision(self) -> torch.autocast:
         dtype = DTYPES[self.settings.precision]

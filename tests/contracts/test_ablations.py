@@ -28,6 +28,8 @@ ABLATIONS = {
     "wait-k, catch-up": ["policy=wait_k", "catch_up=0.1"],
     "MMA-IL": ["policy=monotonic"],
     "MMA-H": ["policy=monotonic", "monotonic=hard"],
+    "ITST": ["policy=itst"],
+    "gain": ["policy=gain"],
     "offline": ["policy=offline"],
 }
 QUICK = ["training.updates=6", "training.validate_every=6", "training.validate_sentences=3", "training.log_every=1"]

@@ -14,7 +14,7 @@ CODE = sorted(
     for path in (ROOT / folder).rglob(pattern)
 )
 LONGEST_FILE, MOST_FILES, MOST_IGNORED_TYPES = 500, 6, 10
-POLICY_NAMES = ("gaussian", "wait_k", "monotonic", "offline", "gain", "meaning_units")
+POLICY_NAMES = ("gaussian", "wait_k", "monotonic", "offline", "gain", "itst", "meaning_units")
 # only there is it asked which policy runs
 KNOWS_POLICIES = ("policies", "config", "cli")
 

@@ -37,6 +37,7 @@ POLICIES = [
     {"policy": "wait_k", "catch_up": 0.3},
     {"policy": "monotonic", "energy_bias": 1.0},
     {"policy": "monotonic", "monotonic": "hard", "energy_bias": 1.0},
+    {"policy": "itst"},
     {"policy": "offline"},
     {"policy": "offline", "encoder": "bidirectional"},
 ]
@@ -135,6 +136,8 @@ def masked(model, sources, deltas, hypotheses) -> list[Masked]:
             margin = torch.minimum(margin, of_positions(alignment, latencies, lengths))
         elif attention.name == "gain" and attention.decides:
             margin = torch.minimum(margin, of_gains(attention, query, memory, alignment, latencies))
+        elif attention.name == "itst":
+            margin = torch.minimum(margin, of_transport(attention, query, memory, alignment, latencies))
         elif attention.name == "monotonic":
             margin = torch.minimum(margin, of_stops(attention, query, memory, alignment))
     needed = torch.stack([alignment.visible.amax(dim=1) for alignment in output.alignments]).amax(dim=0)
@@ -166,6 +169,15 @@ def of_gains(attention, query, memory, alignment, latencies):
     start = torch.cat([torch.ones_like(end[:, :1]), end[:, :-1]], dim=1).maximum(row)
     looked_at = (place >= start[..., None]) & (place <= end[..., None])
     return torch.where(looked_at, (gain - latencies[:, None, None]).abs(), math.inf).amin(dim=2)
+
+
+def of_transport(attention, query, memory, alignment, latencies):
+    """How near what has been received is to θ, at g_i and at the token before it, [B, T]."""
+    with torch.no_grad():
+        received = attention.energy(query, memory).double().sigmoid().cumsum(dim=2)
+    place, end = torch.arange(1, received.shape[2] + 1), alignment.visible[:, 0, :, None]
+    near = (place == end) | (place == end - 1)
+    return torch.where(near, (received - latencies[:, None, None]).abs(), math.inf).amin(dim=2)
 
 
 def of_stops(attention, query, memory, alignment):

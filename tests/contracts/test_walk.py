@@ -46,7 +46,7 @@ def entrances(call: Callable[[], object]) -> list[tuple[str, str]]:
     return list(found)
 
 
-@pytest.mark.parametrize("policy", ["gaussian", "gain", "wait_k", "monotonic", "offline"])
+@pytest.mark.parametrize("policy", ["gaussian", "gain", "wait_k", "monotonic", "itst", "offline"])
 def test_a_push_enters_every_room_once(policy):
     stream = StreamingTranslator(small_loaded(small_model(0, policy=policy))).open()
     found = entrances(lambda: [*stream.push("ab c de f "), *stream.finish()])

@@ -128,6 +128,25 @@ def test_scores_equal_those_of_evaluate(trained, tmp_path, delta):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["gain", "itst", "wait_k", "monotonic", "offline"])
+def test_every_policy_runs(policy, tmp_path):
+    """At the latency that the saved folder translates with."""
+    pytest.importorskip("simuleval", reason=REASON)
+    source, reference, data = generated_text(tmp_path)
+    corpus = tiny_run.make_corpus(tmp_path / "corpus", *data)
+    options = [option for option in TRAINED if not option.startswith("attention.")]
+    tiny_run.train(corpus, tmp_path / "model", *data, *options, f"attention.policy={policy}")
+    loaded = directory.load(tmp_path / "model")
+    ours = evaluate(loaded, load_text(loaded, source, reference), system="ours")
+    texts = ("--source", source, "--target", reference)
+    theirs = simuleval(tmp_path / "scores", "--system-dir", tmp_path / "model", *texts, *METRICS)
+    log = load_log(tmp_path / "scores" / "instances.log")
+    expected = [(instance.prediction, instance.delays) for instance in ours.instances]
+    assert [(instance.prediction, instance.delays) for instance in log] == expected
+    assert theirs["BLEU"] == pytest.approx(ours.scores.bleu.score, abs=6e-4)
+
+
+@pytest.mark.slow
 def test_the_folder_of_evaluate_can_be_scored(trained, tmp_path, monkeypatch):
     model, source, reference = trained
     options = ["--source", source, "--reference", reference, "--output", tmp_path]

@@ -99,7 +99,7 @@ WRONG = [
     (EMPTY, ["model.preset=smal"], 'model.preset = "smal"', "'custom' (did you mean 'small'?)"),
     (EMPTY, ["model.encoder=casual"], 'model.encoder = "casual"', "'causal', 'bidirectional' (did you mean 'causal'?)"),
     (EMPTY, ["model.embeddings=tied"], 'model.embeddings = "tied"', "'separate', 'target', 'shared'"),
-    (EMPTY, ["attention.policy=wait"], 'attention.policy = "wait"', "'monotonic', 'offline' (did you mean 'wait_k'?)"),
+    (EMPTY, ["attention.policy=wait"], 'attention.policy = "wait"', "'itst', 'offline' (did you mean 'wait_k'?)"),
     (EMPTY, ["attention.policy=monotonic", "attention.monotonic=soft"], "attention.monotonic", "'hard'"),
     (EMPTY, ["attention.prior=normal"], 'attention.prior = "normal"', "'gaussian', 'laplace', 'linear', 'none'"),
     (EMPTY, ["attention.sharing=head"], 'attention.sharing = "head"', "'all' (did you mean 'heads'?)"),

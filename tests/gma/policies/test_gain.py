@@ -175,5 +175,5 @@ def test_thresholds_that_make_no_sense(theta):
 
 
 def test_drawn_thresholds_are_even_on_a_logarithmic_scale():
-    drawn = [GainCrossAttention.drawn_latency(0.01, 1.0, share, 9) for share in (0.0, 0.5, 1.0)]
+    drawn = [GainCrossAttention.drawn_latency(0.01, 1.0, share, 9, 0.0) for share in (0.0, 0.5, 1.0)]
     assert drawn == pytest.approx([0.01, 0.1, 1.0])

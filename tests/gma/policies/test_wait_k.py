@@ -91,7 +91,7 @@ def test_nothing_past_g_is_attended_to():
 def test_multipath_draws_every_k_up_to_the_longest_source_alike():
     def drawn(low, high, longest):
         shares = [share / 1200 for share in range(1200)]
-        return Counter(WaitKCrossAttention.drawn_latency(low, high, share, longest) for share in shares)
+        return Counter(WaitKCrossAttention.drawn_latency(low, high, share, longest, 0.0) for share in shares)
 
     assert drawn(1.0, math.inf, 12) == dict.fromkeys(range(1, 13), 100)
     assert drawn(2.0, 4.0, 12) == dict.fromkeys(range(2, 5), 400)
