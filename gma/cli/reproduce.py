@@ -13,7 +13,9 @@ def reproduce(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="For every system.")
     ] = None,
-    recipe: Annotated[str, typer.Option(help="generated, or multi30k-de-en, or their beginning.")] = "generated",
+    recipe: Annotated[
+        str, typer.Option(help="generated, multi30k-de-en, europarl-de-en, or their beginning.")
+    ] = "generated",
     *,
     folder: Annotated[Path, typer.Option(help="Of all that is made; what was cut off goes on.")],
     names: Annotated[

@@ -55,11 +55,13 @@ MARK = 2.8
 
 
 class CurvePoint(NamedTuple):
-    """A system at one latency; `label` is what stands beside the point, None for nothing."""
+    """A system at one latency; `label` is what stands beside the point, `spread` the ends of its error bar; None for
+    nothing."""
 
     latency: float
     quality: float
     label: str | None = None
+    spread: tuple[float, float] | None = None
 
 
 def _attention(
@@ -184,6 +186,9 @@ def quality_latency(
             points = sorted(points)
             across, up = [point.latency for point in points], [point.quality for point in points]
             ax.plot(across, up, color=color, marker=marker, label=name, clip_on=False)
+            for point in points:
+                if point.spread is not None:
+                    ax.plot([point.latency] * 2, point.spread, color=color, linewidth=0.8, marker="_")
             for point in _apart(points, curves):
                 # every second system below its line, so that two curves' labels keep apart
                 above = place % 2 == 0

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gma.evaluation.sweep import Point
 from gma.metrics import BootstrapDifference
+from gma.paper.systems import GMA
 
 # words of AL that count as equal
 TOLERANCE = 0.1
@@ -20,17 +21,23 @@ DECIMALS = 3
 
 
 class Comparison(NamedTuple):
-    """A baseline's point, the nearest one of the system, and the difference system − baseline in BLEU and AL."""
+    """A baseline's point, the nearest one of the system, and the difference system − baseline in BLEU and AL.
+
+    `name` is the system's, `lag` what is equal, a latency of `Point`, and `seed` that of both models, from 0.
+    """
 
     baseline: Point
     system: Point
     bleu: BootstrapDifference
     al: BootstrapDifference
+    name: str = GMA
+    lag: str = "al"
+    seed: int = 0
 
     @property
     def is_equal(self) -> bool:
         """Whether the two lag equally; if not, no setting of the system comes nearer."""
-        return abs(self.system.al - self.baseline.al) < TOLERANCE
+        return abs(getattr(self.system, self.lag) - getattr(self.baseline, self.lag)) < TOLERANCE
 
 
 def nearest_setting(lag: float, known: Mapping[float, float], measure: Callable[[float], float]) -> float:

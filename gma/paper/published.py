@@ -58,6 +58,13 @@ CURVES = {
         CurveRow(2.5, 3.10, 0.88, 12.06, 20.43, 31.91),
     ),
 }
+# later systems of the same authors and others, on the same data and in the same convention, as (AL, BLEU)
+SUCCESSORS = {
+    "GMA 2022": ((3.87, 28.12), (4.66, 28.50), (6.13, 29.23), (14.05, 31.31)),
+    "Wait-info 2022": ((3.00, 27.55), (3.78, 28.89), (4.68, 29.66), (5.71, 30.12), (15.32, 32.05)),
+    "ITST 2022": ((2.27, 26.44), (3.83, 29.65), (5.47, 30.63), (7.60, 31.58), (12.72, 32.00)),
+    "HMT 2023": ((0.27, 22.52), (3.46, 29.29), (4.74, 30.29), (6.43, 30.90), (11.80, 31.71)),
+}
 REFERENCE = Variant(4.66, 28.50)
 # by the names of `gma.paper.systems`
 ABLATIONS = {

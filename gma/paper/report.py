@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from gma.evaluation.figures import CurvePoint, quality_latency, save, step_shares
 from gma.model import directory
 from gma.paper import published
-from gma.paper.results import Results
-from gma.paper.systems import GMA, GMA_PRINTED, WAIT_K, System, budget_of
+from gma.paper.results import Results, Row
+from gma.paper.systems import GAIN, GMA, GMA_PRINTED, ITST, WAIT_K, WAIT_K_EACH, System, budget_of
 from gma.paper.tables import TRUTH, ReportTable, tables_of
 from gma.storage import atomic
 
@@ -20,22 +20,26 @@ CAPTIONS = {
     "curve": "Quality against latency of all systems",
     "steps": "Step sizes at similar lag",
     "cw": "Quality against consecutive wait",
+    "laal": "Quality against length-adaptive lag",
 }
 SYSTEMS = {
     "offline": "Offline is the same Transformer with the same causal encoder, waiting for the whole sentence.",
     "mu": "MU is the model of Offline with a segmenter.",
     WAIT_K: "Wait-k is trained multipath, k drawn for every batch.",
+    WAIT_K_EACH: "Beside it stands Wait-k as published, one model for each k.",
     "mma-h": "MMA-H is trained with the variance loss, weighted by λ.",
     "mma-il": "MMA-IL is trained with the average loss, weighted by λ.",
+    ITST: "ITST is one model, θ falling in training.",
     GMA: "GMA is one model, δ drawn for every update.",
     GMA_PRINTED: "GMA as printed has σ = p/2; the other one predicts σ, as one of the paper's ablations does.",
+    GAIN: "Gain is ours: it waits while hearing the rest would tell more than θ nats about the next token.",
 }
 SCHEDULES = {
     "linear": "falling in a straight line to 0 at the last",
     "inverse_square_root": "falling with the square root of the update's number",
 }
 # the figures under each table
-PLACES = {"curve": ("curve",), "steps": ("steps", "cw")}
+PLACES = {"curve": ("curve", "laal"), "steps": ("steps", "cw")}
 
 
 def write(results: Results, folder: Path) -> list[Path]:
@@ -77,13 +81,19 @@ def _head(results: Results) -> str:
             f"{settings.training.tokens * settings.training.accumulation:,} tokens, rate "
             f"{settings.training.learning_rate:g} after {settings.training.warmup_updates:,} updates of warm-up, then "
             f"{SCHEDULES[settings.training.schedule]}, products in {settings.training.precision}, "
-            f"{settings.training.updates:,} updates of every model, seed {settings.training.seed} for all: one run of "
-            f"one seed. The test set has {sentences:,} sentences; decoding is greedy. BLEU: sacreBLEU `{signature}`. "
+            f"{settings.training.updates:,} updates of every model, {_seeds(results)}. The test set has {sentences:,} "
+            f"sentences; decoding is greedy. BLEU: sacreBLEU `{signature}`. "
             f"{_machine()}; {versions}.",
             f"{' '.join(SYSTEMS[name] for name in SYSTEMS if results.of(name))} "
             f"{budget_of(results.recipe).origin} The published numbers are from [the paper]({published.PAPER}).",
         ]
     )
+
+
+def _seeds(results: Results) -> str:
+    if len(results.seeds) == 1:
+        return f"seed {results.seeds[0]} for all: one run of one seed"
+    return f"with each of the seeds {', '.join(map(str, results.seeds))}"
 
 
 def _title(results: Results) -> str:
@@ -108,6 +118,10 @@ def _figures(results: Results) -> dict[str, Figure]:
     systems = sorted(results.group("systems"), key=lambda system: not system.symbol)
     if systems:
         drawn["curve"] = quality_latency(_curves(results, systems, "al"))
+        if "laal" in budget_of(results.recipe).lags:
+            drawn["laal"] = quality_latency(
+                _curves(results, systems, "laal"), metric="length-adaptive average lagging LAAL"
+            )
     # without systems that wait for everything: they would squeeze all others together
     streaming = [system for system in systems if system.symbol]
     if streaming:
@@ -122,7 +136,11 @@ def _figures(results: Results) -> dict[str, Figure]:
 
 def _curves(results: Results, systems: Sequence[System], latency: str) -> dict[str, list[CurvePoint]]:
     """The points of each system, without labels: these would cover one another, and stand in the table."""
-    return {
-        system.title: [CurvePoint(getattr(row.point, latency), row.point.bleu) for row in results.of(system.name)]
-        for system in systems
-    }
+    return {system.title: [_curve_point(rows, latency) for rows in results.settings(system.name)] for system in systems}
+
+
+def _curve_point(rows: Sequence[Row], latency: str) -> CurvePoint:
+    """The mean over the seeds, and the range of BLEU where there are several."""
+    lags, scores = ([getattr(row.point, name) for row in rows] for name in (latency, "bleu"))
+    spread = (min(scores), max(scores)) if len(rows) > 1 else None
+    return CurvePoint(sum(lags) / len(rows), sum(scores) / len(rows), spread=spread)

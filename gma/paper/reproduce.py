@@ -20,7 +20,7 @@ from gma.model.directory import ModelDirectoryError
 from gma.paper import report, systems
 from gma.paper.equal_lag import Comparison, nearest_setting
 from gma.paper.results import Results, Row, Training
-from gma.paper.systems import GMA, WAIT_K, Model, System
+from gma.paper.systems import WAIT_K, Model, System
 from gma.paper.times import Times
 from gma.storage import foreign, tensor_file
 from gma.terminal import say
@@ -94,7 +94,7 @@ class Reproduction:
         for model in system.models:
             with self.times.of(model.name, self.config_of(model).training.updates):
                 self.train(model)
-                self.measure(model, system.latencies or None, SWEEP)
+                self.measure(model, system.latencies_of(model) or None, SWEEP)
 
     def train(self, model: Model) -> None:
         """Make the model directory, or go on making it."""
@@ -125,17 +125,19 @@ class Reproduction:
         points = {(point.system, point.delta): point for point in (sweep.load_curve(path) if path.exists() else [])}
         rows = [row for system in self.plan for row in self._rows(system, points)]
         comparisons, unmatched = self._compare(rows)
+        chosen, seeds = self.config_of(self.plan[0].models[0]), systems.budget_of(self.recipe).seeds
         command = ["gma", "reproduce", "--recipe", self.recipe, "--folder", str(self.folder), *self.overrides]
         return Results(
             recipe=self.recipe,
             command=shlex.join(command),
-            config=self.config_of(self.plan[0].models[0]),
+            config=chosen,
             rows=tuple(rows),
             comparisons=tuple(comparisons),
-            unmatched=tuple(unmatched),
+            unmatched=unmatched,
             gold=self.gold(),
             training={row.model.name: self._training(row.model) for row in rows},
             times=self.times.finished(),
+            seeds=seeds if len(seeds) > 1 else (chosen.training.seed,),
         )
 
     def time_left(self, remaining: Sequence[System]) -> str:
@@ -148,42 +150,72 @@ class Reproduction:
         return f", about {timedelta(seconds=round(mean * len(missing)))} left"
 
     def _rows(self, system: System, points: dict[tuple[str, float | None], Point]) -> list[Row]:
-        """Of a system; none unless every point is there."""
-        keys = [(model, latency) for model in system.models for latency in system.latencies or (None,)]
-        if not all((model.name, latency) in points for model, latency in keys):
-            return []
-        logs = self.folder / SWEEP
-        return [
-            Row(system, model, points[model.name, latency], sweep.log_path(logs, model.name, latency))
-            for model, latency in keys
-        ]
+        """Of a system; none of a seed unless every point is there."""
+        rows: list[Row] = []
+        for seed in sorted({model.seed for model in system.models}):
+            models = [model for model in system.models if model.seed == seed]
+            keys = [(model, latency) for model in models for latency in system.latencies_of(model) or (None,)]
+            if not all((model.name, latency) in points for model, latency in keys):
+                continue
+            for model, latency in keys:
+                log = sweep.log_path(self.folder / SWEEP, model.name, latency)
+                rows.append(Row(system, model, points[model.name, latency], log, _length_ratio(log)))
+        return rows
 
-    def _compare(self, rows: Sequence[Row]) -> tuple[list[Comparison], list[Row]]:
-        """GMA with wait-k at equal lag, and wait-k's rows with a lag that GMA has at no δ of its range."""
-        ours, theirs = ([row for row in rows if row.system.name == name] for name in (GMA, WAIT_K))
-        if not ours or not theirs:
-            return [], []
+    def _compare(self, rows: Sequence[Row]) -> tuple[list[Comparison], dict[tuple[str, str], tuple[Row, ...]]]:
+        """Systems with wait-k at equal lag, and wait-k's rows with a lag that the system has at no setting."""
+        budget = systems.budget_of(self.recipe)
+        comparisons: list[Comparison] = []
+        unmatched: dict[tuple[str, str], tuple[Row, ...]] = {}
+        for name in budget.compared:
+            for lag in budget.lags:
+                missing: list[Row] = []
+                for seed in range(len(budget.seeds)):
+                    ours, theirs = (
+                        [row for row in rows if row.system.name == chosen and row.model.seed == seed]
+                        for chosen in (name, WAIT_K)
+                    )
+                    if ours and theirs:
+                        found, without = self._compare_models(ours, theirs, lag)
+                        comparisons += found
+                        missing += without
+                unmatched[name, lag] = tuple(missing)
+        return comparisons, unmatched
+
+    def _compare_models(
+        self, ours: Sequence[Row], theirs: Sequence[Row], lag: str
+    ) -> tuple[list[Comparison], list[Row]]:
+        """One model with one of wait-k's."""
         swept, model = {row.point.delta: row.point for row in ours if row.point.delta is not None}, ours[0].model
         tried = dict(swept)
 
         def lag_of(delta: float) -> float:
             found = self.measure(model, [delta], EQUAL_LAG)
             tried[delta] = next(point for point in found if (point.system, point.delta) == (model.name, delta))
-            return tried[delta].al
+            return getattr(tried[delta], lag)
 
         with self.times.of(EQUAL_LAG, self.config_of(model).training.updates):
             settings = [
-                nearest_setting(row.point.al, {delta: point.al for delta, point in tried.items()}, lag_of)
+                nearest_setting(
+                    getattr(row.point, lag), {delta: getattr(point, lag) for delta, point in tried.items()}, lag_of
+                )
                 for row in theirs
             ]
         comparisons, unmatched = [], []
-        lags = [point.al for point in swept.values()]
+        lags = [getattr(point, lag) for point in swept.values()]
         for row, delta in zip(theirs, settings):
             folder = self.folder / (SWEEP if delta in swept else EQUAL_LAG)
-            log = sweep.log_path(folder, model.name, delta)
-            differences = compare_logs(load_log(row.log), load_log(log))
-            comparison = Comparison(row.point, tried[delta], differences["bleu"], differences["al"])
-            if comparison.is_equal or min(lags) <= row.point.al <= max(lags):
+            differences = compare_logs(load_log(row.log), load_log(sweep.log_path(folder, model.name, delta)))
+            comparison = Comparison(
+                row.point,
+                tried[delta],
+                differences["bleu"],
+                differences["al"],
+                ours[0].system.name,
+                lag,
+                model.seed,
+            )
+            if comparison.is_equal or min(lags) <= getattr(row.point, lag) <= max(lags):
                 comparisons.append(comparison)
             else:
                 unmatched.append(row)
@@ -201,6 +233,16 @@ class Reproduction:
             )
         except (KeyError, TypeError) as error:
             raise foreign.ForeignFile(f"{path}: lacks {error}; expected what `gma train` has written") from error
+
+
+def _length_ratio(log: Path) -> float:
+    """Words written by the words of the references."""
+    instances = load_log(log)
+    written, wanted = (
+        sum(len(text.split()) for text in side)
+        for side in ((one.prediction for one in instances), (one.reference for one in instances))
+    )
+    return written / max(1, wanted)
 
 
 def _is_segmented(under: Path, folder: Path) -> bool:

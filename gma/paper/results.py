@@ -25,6 +25,7 @@ class Row(NamedTuple):
     model: Model
     point: Point
     log: Path
+    length: float | None = None  # words written, by the words of the references
 
     @property
     def setting(self) -> str:
@@ -45,11 +46,12 @@ class Results:
     """Of one recipe on one test set.
 
     Attributes:
+        seeds: of the trainings, in the order that models count them.
         command: that makes them.
         config: of the first model; all share what the report says of it.
         rows: of all systems whose every point is there.
-        comparisons: GMA with wait-k at equal lag.
-        unmatched: wait-k's rows with a lag that GMA has at no δ in the range it was trained with.
+        comparisons: systems with wait-k at equal lag.
+        unmatched: by a system's name and a latency, wait-k's rows with a lag that it has at no setting of its curve.
         gold: true links of every sentence of the test set; None where there are none.
         training: by the model's name.
         times: of models and of the search for equal lag.
@@ -60,14 +62,20 @@ class Results:
     config: Config
     rows: tuple[Row, ...]
     comparisons: tuple[Comparison, ...]
-    unmatched: tuple[Row, ...]
+    unmatched: Mapping[tuple[str, str], tuple[Row, ...]]
     gold: Sequence[GoldLinks] | None
     training: Mapping[str, Training]
     times: Mapping[str, Spent]
+    seeds: tuple[int, ...] = (1,)
 
-    def of(self, name: str) -> list[Row]:
-        """The rows of a system."""
-        return [row for row in self.rows if row.system.name == name]
+    def of(self, name: str, seed: int = 0) -> list[Row]:
+        """The rows of a system, of one seed."""
+        return [row for row in self.rows if row.system.name == name and row.model.seed == seed]
+
+    def settings(self, name: str) -> list[list[Row]]:
+        """The same with those of all seeds together, setting by setting."""
+        made = [rows for seed in range(len(self.seeds)) if (rows := self.of(name, seed))]
+        return [list(rows) for rows in zip(*made)]
 
     def group(self, group: str) -> list[System]:
         """The systems of a group, in the order of the plan."""

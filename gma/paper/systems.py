@@ -1,17 +1,19 @@
-"""The paper's systems and its ablations: what each of them changes in a recipe, and what moves its latency.
+"""The paper's systems, its ablations, and later systems: what each changes in a recipe, and what moves its latency.
 
 All systems of a recipe have layers of the same sizes, the same encoder and the same number of updates on the same
 batches; a policy's own parameters come on top.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gma.errors import UserError
 
 GROUPS = ("systems", "ablations")
-# the two systems compared at equal lag
-GMA, WAIT_K = "gma", "wait-k"
+# the systems compared at equal lag: Wait-k, one model for every k, and others with it
+GMA, GAIN, ITST, WAIT_K = "gma", "gain", "itst", "wait-k"
+# one model for each k, as Wait-k was published
+WAIT_K_EACH = "wait-k-each"
 REFERENCE = "ablation-gma"
 # override that makes GMA as printed, and the name of that system where the recipe's own GMA differs
 PRINTED, GMA_PRINTED = ("attention.width_rule=half",), "gma-printed"
@@ -26,12 +28,16 @@ class Model:
         overrides: of the recipe, `section.key=value`.
         value: what is different about it where a system is several models.
         under: the name of the model, of another system, that this one is a segmenter for; it is trained if need be.
+        latency: the one it is evaluated at, where its system has a model for each.
+        seed: its place among the seeds of the budget, from 0.
     """
 
     name: str
     overrides: tuple[str, ...] = ()
     value: float | None = None
     under: str | None = None
+    latency: float | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,10 @@ class System:
     symbol: str = ""
     latencies: tuple[float, ...] = ()
 
+    def latencies_of(self, model: Model) -> tuple[float, ...]:
+        """What a model is evaluated at; empty where nothing can be chosen when translating."""
+        return self.latencies if model.latency is None else (model.latency,)
+
     def setting(self, model: Model, latency: float | None) -> str:
         """'δ = 2', or nothing."""
         value = model.value if model.value is not None else latency
@@ -70,6 +80,13 @@ class Budget:
         delta: δ of GMA in training, drawn from this range.
         averages, variances: weights λ of MMA-IL's and MMA-H's latency loss, one model each.
         thresholds: θ of MU.
+        gains: θ of gain; empty to leave it out.
+        shares: θ of ITST; empty to leave it out.
+        each: k of Wait-k with a model for each; empty to leave it out.
+        seeds: every system is trained with each of them.
+        compared: names of the systems that are compared with Wait-k at equal lag …
+        lags: … by these latencies, names of a point's.
+        with_successors: whether published points of later systems stand beside.
         ablated: the one δ that the ablations are trained and tested with; the paper's is 1.
         with_printed: whether GMA as printed stands beside the recipe's own, which differs from it.
         standard: names of the systems that are made where none is asked for; empty for all, and the ablations.
@@ -83,6 +100,13 @@ class Budget:
     averages: tuple[float, ...]
     variances: tuple[float, ...]
     thresholds: tuple[float, ...]
+    gains: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+    each: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = (1,)
+    compared: tuple[str, ...] = (GMA,)
+    lags: tuple[str, ...] = ("al",)
+    with_successors: bool = False
     ablated: float = 1.0
     with_printed: bool = False
     standard: tuple[str, ...] = ()
@@ -106,6 +130,8 @@ BUDGETS = {
         averages=(0.01, 0.03, 0.1),
         variances=(0.05, 0.2),
         thresholds=(0.3, 0.5, 0.7, 0.9),
+        gains=(1.0, 0.5, 0.2, 0.1),
+        shares=(0.2, 0.4, 0.6, 0.8),
         origin="Batch size and updates, GMA's range of δ, and the use of the last update rather than of the one with "
         "the lowest validation loss, were settled after one trial run of GMA alone, scored on this test set too; λ "
         "after short runs of MMA at λ = 0.1. Nothing was tried out for Wait-k, MU and Offline.",
@@ -129,13 +155,35 @@ BUDGETS = {
         "among three, after runs scored on this test set too (docs/results.md); nothing was tried out for the other "
         "systems.",
     ),
+    # long sentences: half an hour a model on one core that multiplies bfloat16
+    "europarl-de-en": Budget(
+        overrides=(
+            "training.validate_every=0",
+            "training.validate_sentences=0",
+            "training.keep_checkpoints=1",
+        ),
+        delta=(0.0, 10.0),
+        deltas=(0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0),
+        ks=(1.0, 2.0, 3.0, 5.0, 7.0),
+        averages=(0.01, 0.03, 0.1),
+        variances=(0.05, 0.2),
+        thresholds=(0.3, 0.5, 0.7, 0.9),
+        gains=(1.0, 0.5, 0.3, 0.2, 0.1, 0.05),
+        shares=(0.2, 0.4, 0.6, 0.8, 0.9),
+        each=(1.0, 3.0, 5.0, 7.0),
+        seeds=(1, 2),
+        compared=(GMA, GAIN, ITST),
+        lags=("al", "laal"),
+        with_successors=True,
+        standard=("offline", WAIT_K, WAIT_K_EACH, "mma-il", ITST, GMA, GAIN),
+    ),
 }
 
 
 def plan(recipe: str) -> list[System]:
     """All systems, then all ablations, of a recipe."""
     budget = budget_of(recipe)
-    return [*_systems(budget), *_ablations(budget)]
+    return [*(_with_seeds(system, budget.seeds) for system in _systems(budget)), *_ablations(budget)]
 
 
 def recipe_named(name: str) -> str:
@@ -179,11 +227,21 @@ def _systems(budget: Budget) -> list[System]:
             symbol="k",
             latencies=budget.ks,
         ),
+        *(
+            [_system(WAIT_K_EACH, "Wait-k, one model per k", *map(_wait_k, budget.each), symbol="k")]
+            if budget.each
+            else []
+        ),
         _system("mu", "MU", Model("mu", under="offline"), symbol="θ", latencies=budget.thresholds),
         # as in the code of MMA: the variance loss for hard attention, the average loss for soft attention
         _system("mma-h", "MMA-H", *_monotonic("hard", "variance", "average", budget.variances), symbol="λ"),
         _system(
             "mma-il", "MMA-IL", *_monotonic("infinite_lookback", "average", "variance", budget.averages), symbol="λ"
+        ),
+        *(
+            [_system(ITST, "ITST", Model(ITST, ("attention.policy=itst",)), symbol="θ", latencies=budget.shares)]
+            if budget.shares
+            else []
         ),
         _system(GMA, "GMA", Model(GMA, (drawn,)), symbol="δ", latencies=budget.deltas),
         *(
@@ -191,11 +249,38 @@ def _systems(budget: Budget) -> list[System]:
             if budget.with_printed
             else []
         ),
+        *(
+            [_system(GAIN, "Gain", Model(GAIN, ("attention.policy=gain",)), symbol="θ", latencies=budget.gains)]
+            if budget.gains
+            else []
+        ),
     ]
 
 
 def _system(name: str, title: str, *models: Model, symbol: str = "", latencies: tuple[float, ...] = ()) -> System:
     return System(name, title, "systems", models, symbol, latencies)
+
+
+def _with_seeds(system: System, seeds: tuple[int, ...]) -> System:
+    """With a model for every seed; those of the first one keep their names."""
+    models = []
+    for place, seed in enumerate(seeds):
+        suffix = f"-seed-{seed}" if place else ""
+        for model in system.models:
+            models.append(
+                replace(
+                    model,
+                    name=model.name + suffix,
+                    overrides=(*model.overrides, f"training.seed={seed}"),
+                    under=model.under and model.under + suffix,
+                    seed=place,
+                )
+            )
+    return replace(system, models=tuple(models)) if len(seeds) > 1 else system
+
+
+def _wait_k(k: float) -> Model:
+    return Model(f"wait-{k:g}", ("attention.policy=wait_k", f"attention.delta={k:g}"), latency=k)
 
 
 def _monotonic(attention: str, loss: str, other: str, weights: tuple[float, ...]) -> list[Model]:

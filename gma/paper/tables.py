@@ -10,9 +10,9 @@ from tabulate import tabulate
 from gma.metrics import BootstrapDifference
 from gma.metrics.step_sizes import LARGEST, StepSizes
 from gma.paper import published
-from gma.paper.equal_lag import TOLERANCE
+from gma.paper.equal_lag import TOLERANCE, Comparison
 from gma.paper.results import Results, Row
-from gma.paper.systems import GMA, REFERENCE, WAIT_K
+from gma.paper.systems import GMA, REFERENCE, WAIT_K, budget_of
 
 NOTHING = "–"
 TRUTH = "true alignment"
@@ -53,7 +53,8 @@ def tables_of(results: Results) -> list[ReportTable]:
     made = (
         curve(results),
         published_curve(results),
-        equal_lag(results),
+        successors(results),
+        *(equal_lag(results, name, lag) for name, lag in results.unmatched),
         ablation(results),
         sharing(results),
         alignment(results),
@@ -64,20 +65,23 @@ def tables_of(results: Results) -> list[ReportTable]:
 
 
 def curve(results: Results) -> ReportTable:
-    """The main figure's points."""
+    """The main figure's points; means where there are several seeds."""
+    several = len(results.seeds) > 1
     rows = [
         (
-            row.system.title,
-            row.setting or NOTHING,
-            f"{row.point.bleu:.2f}",
-            f"{row.point.chrf:.1f}",
-            *(f"{value:.2f}" for value in (row.point.al, row.point.laal, row.point.ap, row.point.dal, row.point.cw)),
-            *(f"{value:.2f}" for value in (row.point.paper_al, row.point.paper_ap, row.point.paper_dal)),
-            f"{row.point.paper_cw:.2f}",
+            rows[0].system.title,
+            rows[0].setting or NOTHING,
+            f"{_mean(rows, 'bleu'):.2f}",
+            *([" / ".join(f"{row.point.bleu:.2f}" for row in rows)] if several else []),
+            f"{_mean(rows, 'chrf'):.1f}",
+            _length(rows),
+            *(f"{_mean(rows, name):.2f}" for name in ("al", "laal", "ap", "dal", "cw")),
+            *(f"{_mean(rows, name):.2f}" for name in ("paper_al", "paper_ap", "paper_dal", "paper_cw")),
         )
-        for row in results.rows
-        if row.system.group == "systems"
+        for system in results.group("systems")
+        for rows in results.settings(system.name)
     ]
+    seeds = f" Means over the seeds {', '.join(map(str, results.seeds))}, whose BLEU stands beside." if several else ""
     return ReportTable(
         "curve",
         "Quality against latency",
@@ -85,18 +89,31 @@ def curve(results: Results) -> ReportTable:
             " system",
             " setting",
             "BLEU",
+            *(["BLEU, each seed"] if several else []),
             "chrF",
+            "length",
             *(f"{name} (word)" for name in ("AL", "LAAL", "AP", "DAL", "CW")),
             *(f"{name} (paper)" for name in ("AL", "AP", "DAL", "CW")),
         ),
         rows,
         "Two latency conventions, not comparable with each other: `word` counts words of the text, against the "
         "reference's length, without end-of-sentence; `paper` counts model tokens with the end-of-sentence, against "
-        "the hypothesis's length. AP is a share. One model serves all settings of Wait-k, MU and GMA; MMA's λ is a "
-        "weight in training, and each of its points another model. MU may translate its last unit before it knows that "
-        "the source has ended: AL (paper), which stops at the first token written after that, then counts all of it."
-        f"{_least_lag(results)}",
+        "the hypothesis's length. AP is a share. Length: words written by the words of the references. One model "
+        "serves all settings of Wait-k, MU, ITST, GMA and Gain, unless named otherwise; MMA's λ is a weight in "
+        "training, and each of its points another model. MU may translate its last unit before it knows that the "
+        "source has ended: AL (paper), which stops at the first token written after that, then counts all of it."
+        f"{seeds}{_least_lag(results)}",
     )
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    """Of a score of points."""
+    return sum(getattr(row.point, name) for row in rows) / len(rows)
+
+
+def _length(rows: Sequence[Row]) -> str:
+    lengths = [row.length for row in rows if row.length is not None]
+    return f"{sum(lengths) / len(lengths):.2f}" if lengths else NOTHING
 
 
 def published_curve(results: Results) -> ReportTable:
@@ -129,45 +146,61 @@ def published_curve(results: Results) -> ReportTable:
     )
 
 
-def equal_lag(results: Results) -> ReportTable:
-    """GMA − wait-k where both lag equally."""
+def successors(results: Results) -> ReportTable:
+    """Published points of GMA and of systems after it."""
+    rows = [
+        (name, *(f"{al:.2f} / {bleu:.2f}" for al, bleu in points), *[NOTHING] * (5 - len(points)))
+        for name, points in published.SUCCESSORS.items()
+    ]
+    return ReportTable(
+        "successors",
+        "Published: GMA and systems after it",
+        (" system", *(f"AL / BLEU, point {place}" for place in range(1, 6))),
+        rows if budget_of(results.recipe).with_successors else [],
+        "WMT15 De→En, base, in the `paper` convention, from the papers' own repositories and tables: for the direction "
+        "of differences only. 4.5 million pairs and 60 million parameters; nothing here is comparable as a number.",
+    )
+
+
+def equal_lag(results: Results, name: str = GMA, lag: str = "al") -> ReportTable:
+    """A system − wait-k where both lag equally, by one latency."""
     rows: list[tuple[str, ...]] = []
-    for row in results.of(WAIT_K):
-        found = [pair for pair in results.comparisons if pair.baseline == row.point]
-        for pair in found:
-            rows.append(
-                (
-                    row.setting,
-                    f"δ = {pair.system.delta:g}",
-                    f"{pair.baseline.al:.2f}",
-                    f"{pair.system.al:.2f}",
-                    f"{pair.baseline.dal:.2f}",
-                    f"{pair.system.dal:.2f}",
-                    f"{pair.baseline.bleu:.2f}",
-                    f"{pair.system.bleu:.2f}",
-                    *_difference(pair.bleu),
-                    "yes" if pair.is_equal else "nearest there is",
-                )
-            )
-        if not found:
-            scores = (f"{value:.2f}" for value in (row.point.al, row.point.dal, row.point.bleu))
-            known = [cell for score in scores for cell in (score, NOTHING)]
-            rows.append((row.setting, NOTHING, *known, *[NOTHING] * 3, "no such δ"))
-    both = [f"{score}, {system}" for score in ("AL", "DAL", "BLEU") for system in ("Wait-k", "GMA")]
-    columns = (" Wait-k", " GMA", *both, "difference", " interval", "p")
-    bootstrap = results.comparisons[0].bleu if results.comparisons else None
+    unmatched = results.unmatched.get((name, lag), ())
+    chosen = [pair for pair in results.comparisons if (pair.name, pair.lag) == (name, lag)]
+    system = next((row.system for row in results.of(name)), None)
+    several, title, symbol = len(results.seeds) > 1, system.title if system else name, system.symbol if system else ""
+    for seed in range(len(results.seeds)):
+        for row in results.of(WAIT_K, seed):
+            own = [str(results.seeds[seed])] if several else []
+            found = [pair for pair in chosen if pair.baseline == row.point]
+            for pair in found:
+                both = [
+                    f"{getattr(point, score):.2f}"
+                    for score in (lag, "dal", "bleu")
+                    for point in (pair.baseline, pair.system)
+                ]
+                says = "yes" if pair.is_equal else "nearest there is"
+                setting = f"{symbol} = {pair.system.delta:g}"
+                rows.append((row.setting, *own, setting, *both, *_difference(pair.bleu), says))
+            if not found and row in unmatched:
+                scores = (f"{getattr(row.point, score):.2f}" for score in (lag, "dal", "bleu"))
+                known = [cell for score in scores for cell in (score, NOTHING)]
+                rows.append((row.setting, *own, NOTHING, *known, *[NOTHING] * 3, f"no such {symbol}"))
+    both = [f"{score}, {side}" for score in (lag.upper(), "DAL", "BLEU") for side in ("Wait-k", title)]
+    columns = (" Wait-k", *(["seed"] if several else []), f" {title}", *both, "difference", " interval", "p")
+    bootstrap = chosen[0].bleu if chosen else None
     how = f"{bootstrap.resamples:,} resamples, seed {bootstrap.seed}" if bootstrap else ""
     return ReportTable(
-        "equal-lag",
-        "GMA against Wait-k at equal lag",
+        "equal-lag" if (name, lag) == (GMA, "al") else f"equal-lag-{name}-{lag}",
+        f"{title} against Wait-k at equal {'lag' if lag == 'al' else lag.upper()}",
         (*columns, " equal lag?"),
-        rows if results.comparisons or results.unmatched else [],
-        "For every k, δ was searched, and the test set translated with it, until the two lag equally: AL (word) within "
-        f"{TOLERANCE:g} words. Difference in BLEU, GMA − Wait-k, with its 95% interval by paired bootstrap ({how}); p "
-        f"is two-sided. “no such δ”: no δ from {_range(results.of(GMA), swept=True)} lags so little, or so much. DAL, "
-        "which never lets a late word be made up for, is shown because equal AL is not equal in every respect. The "
-        "interval is over test sentences; how much another seed of training would change is not in it. "
-        f"{_verdict(results)}",
+        rows,
+        f"For every k, {symbol} was searched, and the test set translated with it, until the two lag equally: "
+        f"{lag.upper()} (word) within {TOLERANCE:g} words. Difference in BLEU, {title} − Wait-k, with its 95% interval "
+        f"by paired bootstrap ({how}); p is two-sided. “no such {symbol}”: no {symbol} from "
+        f"{_range(results.of(name), swept=True)} lags so little, or so much. DAL, which never lets a late word be made "
+        "up for, is shown because equal lag is not equal in every respect. The interval is over test sentences; how "
+        f"much another seed of training would change is not in it. {_verdict(chosen, title)}",
     )
 
 
@@ -349,12 +382,12 @@ def _difference(row: BootstrapDifference) -> tuple[str, str, str]:
     return f"{row.difference:+.2f}", f"{row.low:+.2f} … {row.high:+.2f}", f"{row.p_value:.3f}"
 
 
-def _verdict(results: Results) -> str:
-    """How often GMA is better or worse beyond chance."""
-    equal = [pair.bleu for pair in results.comparisons if pair.is_equal]
+def _verdict(comparisons: Sequence[Comparison], title: str) -> str:
+    """How often a system is better or worse beyond chance."""
+    equal = [pair.bleu for pair in comparisons if pair.is_equal]
     above, below = sum(bleu.low > 0 for bleu in equal), sum(bleu.high < 0 for bleu in equal)
     return (
-        f"Of {len(equal)} pairs with equal lag, the interval lies above 0 (GMA better) in {above}, below 0 (Wait-k "
+        f"Of {len(equal)} pairs with equal lag, the interval lies above 0 ({title} better) in {above}, below 0 (Wait-k "
         f"better) in {below}."
     )
 

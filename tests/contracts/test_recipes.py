@@ -29,6 +29,7 @@ def _no_data_folder(monkeypatch):
 def test_the_recipes_there_are():
     assert recipes() == [
         "de-en-11m",
+        "europarl-de-en",
         "generated",
         "iwslt15-en-vi",
         "multi30k-de-en",

@@ -3,6 +3,7 @@
 import csv
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gma.config import ConfigError
 from gma.corpus import generated, prepare
 from gma.errors import UserError
 from gma.evaluation import figures, sweep
+from gma.evaluation.inputs import load_log
 from gma.paper import published, reproduce, systems, tables
 from gma.paper.reproduce import Reproduction
 from gma.paper.systems import Budget
@@ -81,20 +83,24 @@ def rows_of(files: dict[str, str], name: str) -> list[dict[str, str]]:
 def test_a_recipe_may_be_named_by_its_beginning():
     assert systems.recipe_named("multi30k") == "multi30k-de-en"
     for wrong in ("", "x", "multi30k-de-en-x"):
-        with pytest.raises(UserError, match="expected one of generated, multi30k-de-en"):
+        with pytest.raises(UserError, match="expected one of generated, multi30k-de-en, europarl-de-en"):
             systems.recipe_named(wrong)
 
 
-@pytest.mark.parametrize("recipe", ["generated", "multi30k-de-en"])
+@pytest.mark.parametrize("recipe", systems.BUDGETS)
 def test_every_planned_model_has_a_valid_config_and_the_same_size_and_updates(recipe, tmp_path, monkeypatch):
     monkeypatch.undo()
     work = Reproduction(recipe, tmp_path, Console(quiet=True))
     models = [model for system in work.plan for model in system.models]
     assert len({model.name for model in models}) == len(models)
-    configs = [work.config_of(model) for model in models]
-    for chosen in configs:
-        assert (chosen.model, chosen.data, chosen.training) == (configs[0].model, configs[0].data, configs[0].training)
-    assert len({chosen.attention for chosen in configs}) == len([model for model in models if model.under is None])
+    configs, seeds = [work.config_of(model) for model in models], systems.budget_of(recipe).seeds
+    for model, chosen in zip(models, configs):
+        training = chosen.training
+        assert training.seed == seeds[model.seed]
+        assert (chosen.model, chosen.data) == (configs[0].model, configs[0].data)
+        assert training.model_copy(update={"seed": seeds[0]}) == configs[0].training
+    trained = {(chosen.attention, chosen.training.seed) for chosen in configs}
+    assert len(trained) == len([model for model in models if model.under is None])
     assert configs[0].training.updates > 0
     assert configs[0].training.minutes == 0
 
@@ -191,6 +197,59 @@ def test_a_whole_reproduction(tmp_path, corpus):
     assert "seed 1 for all" in text
     least = generated_statistics.statistics(generated.generate(260, seed=4)[:12]).waiting
     assert f"as soon as its gold-aligned source words have been read is AL {least:.2f}," in text
+
+
+def test_seeds_models_for_each_k_and_the_other_systems_compared(tmp_path, corpus, monkeypatch):
+    """As for europarl-de-en, on the smallest budget there is."""
+    seeded = replace(
+        SMALL,
+        deltas=(-2.0, 7.0),
+        ks=(1.0, 20.0),
+        each=(1.0, 3.0),
+        gains=(3.0, 0.01),
+        shares=(0.1, 2.0),
+        seeds=(1, 2),
+        compared=("gma", "gain"),
+        lags=("al", "laal"),
+        with_successors=True,
+    )
+    monkeypatch.setitem(systems.BUDGETS, "generated", seeded)
+    files = make(tmp_path, corpus, "wait-k", "wait-k-each", "itst", "gma", "gain")
+    curve = rows_of(files, "curve")
+    assert [(row["system"], row["setting"]) for row in curve] == [
+        ("Wait-k", "k = 1"),
+        ("Wait-k", "k = 20"),
+        ("Wait-k, one model per k", "k = 1"),
+        ("Wait-k, one model per k", "k = 3"),
+        ("ITST", "θ = 0.1"),
+        ("ITST", "θ = 2"),
+        ("GMA", "δ = -2"),
+        ("GMA", "δ = 7"),
+        ("Gain", "θ = 3"),
+        ("Gain", "θ = 0.01"),
+    ]
+    points = {(point.system, point.delta): point for point in sweep.load_curve(tmp_path / "sweep" / "curve.json")}
+    both = [points["gain", 3.0], points["gain-seed-2", 3.0]]
+    assert curve[8]["BLEU, each seed"] == " / ".join(f"{point.bleu:.2f}" for point in both)
+    assert float(curve[8]["LAAL (word)"]) == pytest.approx(sum(point.laal for point in both) / 2, abs=0.005)
+    ratios = []
+    for name in ("gain", "gain-seed-2"):
+        log = load_log(sweep.log_path(tmp_path / "sweep", name, 3.0))
+        ratios.append(sum(len(one.prediction.split()) for one in log) / sum(len(one.reference.split()) for one in log))
+    assert float(curve[8]["length"]) == pytest.approx(sum(ratios) / 2, abs=0.005)
+    compared = {name for name in files if name.startswith("reproduction-equal-lag")}
+    of_gain = [f"reproduction-equal-lag-gain-{lag}.csv" for lag in ("al", "laal")]
+    assert compared == {"reproduction-equal-lag.csv", "reproduction-equal-lag-gma-laal.csv", *of_gain}
+    for name in compared:
+        rows = list(csv.DictReader(files[name].splitlines()))
+        assert [(row["Wait-k"], row["seed"]) for row in rows] == [
+            (f"k = {k}", seed) for seed in ("1", "2") for k in (1, 20)
+        ]
+    assert "reproduction-successors.csv" in files
+    text = (tmp_path / "reproduction.md").read_text()
+    assert "with each of the seeds 1, 2" in text
+    assert "## Gain against Wait-k at equal LAAL" in text
+    assert "Means over the seeds 1, 2" in text
 
 
 def test_it_goes_on_where_it_was_killed_and_ends_with_the_same_tables(tmp_path, corpus, monkeypatch):

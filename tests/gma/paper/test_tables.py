@@ -46,7 +46,7 @@ def results() -> Results:
             Comparison(waits[1].point, ours[1].point, difference(7.0, 5.5, 8.5), al),
             Comparison(waits[2].point, ours[2].point, difference(-1.0, -3.0, 1.0), al),
         ),
-        unmatched=(waits[0],),
+        unmatched={("gma", "al"): (waits[0],)},
         gold=None,
         training={"gma": Training(1000, 20, 1.5)},
         times={"gma": Spent(120.0, 60.0, 20), "equal-lag": Spent(60.0, 6.0, 20)},
@@ -119,5 +119,5 @@ def test_a_table_as_markdown_and_as_csv():
 
 
 def test_what_is_not_there_makes_no_table(results):
-    few = replace(results, rows=results.rows[:1], comparisons=(), unmatched=(), training={})
+    few = replace(results, rows=results.rows[:1], comparisons=(), unmatched={}, training={})
     assert [table.name for table in tables.tables_of(few)] == ["curve"]
