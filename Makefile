@@ -21,7 +21,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -107,6 +107,10 @@ bench-serve: $(SERVE_READY)
 SOAK ?= 3600
 soak: $(SERVE_READY)
 	$(BIN)/python -m benchmarks.publish.serving --soak $(SOAK)
+
+# the commands of the pages for newcomers, in a fresh clone: TEXTS="SOURCE TARGET", which are each other's translation
+newcomer: setup
+	$(BIN)/python -m benchmarks.publish.newcomer $(TEXTS) --publish
 
 # quality, latency and alignment of that model on real text (GMA_DATA, or data), into docs/results.md, its card and the README
 results: setup
