@@ -21,7 +21,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
 
 setup: $(READY)
 
@@ -64,6 +64,10 @@ page-pictures: test-setup
 
 demo-train: setup
 	$(BIN)/gma demo-train
+
+# what the notebooks print and draw
+notebooks: test-setup
+	$(BIN)/python -m benchmarks.publish.notebooks
 
 # the picture of docs/start.md
 demo-publish: demo

@@ -1,4 +1,4 @@
-"""The way of a newcomer, timed: the commands of three pages and nothing else, in a fresh clone with a fresh environment.
+"""The way of a newcomer, timed: the commands of three pages and nothing else, in a fresh clone and environment.
 
 python -m benchmarks.publish.newcomer SOURCE TARGET [--publish]     two text files that are each other's translation
 """
@@ -7,6 +7,7 @@ import argparse
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -39,6 +40,7 @@ class Step(NamedTuple):
     goal: str
     command: str
     seconds: float
+    processor: float
 
 
 def main() -> None:
@@ -88,18 +90,18 @@ def walk(clone: Path, page: str, goal: str, console: Console) -> list[Step]:
 
 def timed(goal: str, shown: str, command: list[str], folder: Path) -> Step:
     """Ends everything where a command fails: the page is wrong."""
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), processor_seconds()
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(f"{shown}\n{done.stdout}{done.stderr}")
-    return Step(goal, shown, time.perf_counter() - begun)
+    return Step(goal, shown, time.perf_counter() - begun, processor_seconds() - used)
 
 
 def answered(goal: str, shown: str, folder: Path) -> Step:
     """A server, until it has said where it listens."""
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), processor_seconds()
     with subprocess.Popen(
         ["bash", "-ec", f"{shown}"],
         cwd=folder,
@@ -118,7 +120,13 @@ def answered(goal: str, shown: str, folder: Path) -> Step:
             raise SystemExit(f"{shown}\n{said}")
         seconds = time.perf_counter() - begun
         os.killpg(server.pid, signal.SIGTERM)
-    return Step(goal, shown, seconds)
+    return Step(goal, shown, seconds, processor_seconds() - used)
+
+
+def processor_seconds() -> float:
+    """Of all processes that were started here and have ended."""
+    times = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return times.ru_utime + times.ru_stime
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -129,13 +137,22 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def table(steps: list[Step], pairs: int) -> str:
-    rows = [[step.goal, step.command, f"{step.seconds:.0f} s"] for step in steps if step.seconds >= SHORTEST]
+    """What takes long, one by one, and the sum of each page."""
+    rows = [row(step) for step in steps if step.seconds >= SHORTEST]
     for goal in PAGES.values():
-        rows.append([goal, "all of its page", f"{sum(step.seconds for step in steps if step.goal == goal):.0f} s"])
+        of_page = [step for step in steps if step.goal == goal]
+        seconds, processor = (sum(getattr(step, name) for step in of_page) for name in ("seconds", "processor"))
+        rows.append(row(Step(goal, "all of its page", seconds, processor)))
     return (
-        f"{markdown_table(['to', 'command', 'time'], rows, words=2)}\n*{os.cpu_count()} cores, {platform.machine()}; "
-        f"{pairs:,} pairs of sentences; packages from a mirror nearby. Shown is what takes {SHORTEST} seconds or more.*\n"
+        f"{markdown_table(['to', 'command', 'seconds', 'of a processor'], rows, words=2)}\n*{os.cpu_count()} cores, "
+        f"{platform.machine()}; {pairs:,} pairs of sentences; packages from a mirror nearby. One by one: what takes "
+        f"{SHORTEST} seconds or more.*\n"
     )
+
+
+def row(step: Step) -> list[str]:
+    command = step.command if step.command in (PROGRAM, "all of its page") else f"`{step.command}`"
+    return [step.goal, command, f"{step.seconds:.0f}", f"{step.processor:.0f}"]
 
 
 if __name__ == "__main__":

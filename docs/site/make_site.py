@@ -12,9 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from commands import command_page
+from notebooks import write_notebook
 from reference import reference_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,13 +52,16 @@ def lay_out(folder: Path) -> None:
     places = dict(placed())
     linked: set[str] = set()
     for source, place in places.items():
-        write = pages / place
+        write, read = pages / place, ROOT / source
         write.parent.mkdir(parents=True, exist_ok=True)
-        if source.endswith(".md"):
-            text = (ROOT / source).read_text(encoding="utf-8")
-            write.write_text(turned(text, source, place, places, linked), encoding="utf-8")
-        else:
-            shutil.copy(ROOT / source, write)
+        turn = partial(turned, source=source, place=place, places=places, linked=linked)
+        if read.suffix == ".md":
+            write.write_text(turn(read.read_text(encoding="utf-8")), encoding="utf-8")
+            continue
+        if read.suffix == ".ipynb":
+            write_notebook(read, write, turn)
+            write = write.with_suffix(read.suffix)
+        shutil.copy(read, write)
     generated = {source_place(path): source_page(path) for path in linked} | reference_pages() | command_page()
     for place, text in generated.items():
         (pages / place).parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,8 @@ def placed() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "docs").rglob("*")):
         inside = path.relative_to(ROOT / "docs")
         if path.is_file() and not any(map(inside.match, NOT_PAGES)) and "__pycache__" not in path.parts:
-            yield path.relative_to(ROOT).as_posix(), inside.as_posix()
+            place = inside.with_suffix(".md") if path.suffix == ".ipynb" else inside
+            yield path.relative_to(ROOT).as_posix(), place.as_posix()
 
 
 def turned(text: str, source: str, place: str, places: dict[str, str], linked: set[str]) -> str:
