@@ -7,7 +7,10 @@ const EngineLevel& engine_level() {
   const std::string name = simd_level();
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (name == avx512_engine.name) return __builtin_cpu_supports("avx512vnni") ? avx512_vnni_engine : avx512_engine;
+  if (name == avx512_engine.name) {
+    if (!__builtin_cpu_supports("avx512vnni")) return avx512_engine;
+    return has_tiles() ? avx512_amx_engine : avx512_vnni_engine;
+  }
   if (name == avx2_engine.name) return avx2_engine;
 #endif
   return baseline_engine;

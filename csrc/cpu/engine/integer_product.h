@@ -13,19 +13,27 @@
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
+// y of 16 outputs from `column` on, of sums without the correction
+GMA_INLINE void finish_sums(__m512i sums, const PackedWeights& weights, int64_t column, float x_scale, bool relu,
+                            float* y) {
+  const __m512i exact = _mm512_sub_epi32(sums, _mm512_loadu_si512(weights.corrections + column));
+  const Vector<float> scale = load(weights.scales + column) * x_scale;
+  const Vector<float> result = Vector<float>(_mm512_cvtepi32_ps(exact)) * scale + load(weights.bias + column);
+  store(y, relu ? maximum(result, Vector<float>{}) : result);
+}
+
 // x is unsigned by an offset of 128, which 128 times the sum of the weights takes back.
 template <int rows>
 void multiply_bytes_block(const uint8_t* x, int64_t x_stride, const float* x_scales, const PackedWeights& weights,
                           int64_t panel, float* y, int64_t y_stride, bool relu) {
   constexpr int vectors = panel_columns / 16;
   const int64_t fours = (weights.inputs + 3) / 4, first = panel * panel_columns;
-  const int8_t* w = static_cast<const int8_t*>(weights.panels) + first * fours * 4;
+  const int8_t* w = static_cast<const int8_t*>(weights.panels) + first * padded(weights.inputs);
   __m512i sum[rows][vectors];
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r)
-      sum[r][v] = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(weights.corrections + first + v * 16));
+    for (int r = 0; r < rows; ++r) sum[r][v] = _mm512_setzero_si512();
   for (int64_t k = 0; k < fours; ++k, w += 4 * panel_columns) {
     __m512i right[vectors];
 #pragma GCC unroll 8
@@ -42,12 +50,8 @@ void multiply_bytes_block(const uint8_t* x, int64_t x_stride, const float* x_sca
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) {
-      const int64_t c = first + v * 16;
-      const Vector<float> scale = load(weights.scales + c) * x_scales[r];
-      const Vector<float> result = Vector<float>(_mm512_cvtepi32_ps(sum[r][v])) * scale + load(weights.bias + c);
-      store(y + r * y_stride + c, relu ? maximum(result, Vector<float>{}) : result);
-    }
+    for (int v = 0; v < vectors; ++v)
+      finish_sums(sum[r][v], weights, first + v * 16, x_scales[r], relu, y + r * y_stride + first + v * 16);
 }
 
 template <size_t... rows_minus_one>
@@ -55,7 +59,7 @@ GMA_INLINE void multiply_bytes(std::index_sequence<rows_minus_one...>, const Pac
                                int64_t first_panel, int64_t panels, float* y, int64_t y_stride, bool relu) {
   using Block = void (*)(const uint8_t*, int64_t, const float*, const PackedWeights&, int64_t, float*, int64_t, bool);
   static constexpr Block blocks[] = {multiply_bytes_block<int(rows_minus_one) + 1>...};
-  const int64_t groups = (x.rows + most_rows - 1) / most_rows, size = (weights.inputs + 3) / 4 * 4 * panel_columns;
+  const int64_t groups = (x.rows + most_rows - 1) / most_rows, size = padded(weights.inputs) * panel_columns;
   for (int64_t panel = first_panel; panel < first_panel + panels; ++panel)
     for (int64_t group = 0; group < groups; ++group) {
       expect_panel(static_cast<const int8_t*>(weights.panels) + (panel + 1) * size, size, group, groups);
@@ -71,7 +75,7 @@ inline void multiply_integers(const PackedWeights& weights, const Inputs& x, int
   multiply_bytes(std::make_index_sequence<most_rows>(), weights, x, first_panel, panels, y, y_stride, relu);
 }
 
-// bytes of a row, up to a multiple of 64, and what they are multiplied with
+// bytes of a row, up to a multiple of 16, and what they are multiplied with
 inline void quantize(const float* x, int64_t columns, uint8_t* bytes, float* scale) {
   constexpr int n = lanes<float>;
   Vector<float> largest{};

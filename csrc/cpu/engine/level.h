@@ -12,6 +12,9 @@ namespace engine {
 // Weights are packed in panels of so many outputs, whatever the level. Rows of scratch are padded to whole panels.
 constexpr int64_t panel_columns = 64;
 
+// Rows of bytes are laid out for groups of so many.
+constexpr int64_t byte_rows = 32;
+
 constexpr int64_t padded(int64_t columns) { return (columns + panel_columns - 1) / panel_columns * panel_columns; }
 
 enum class WeightType : int { float32, bfloat16, int8 };
@@ -20,9 +23,10 @@ enum class WeightType : int { float32, bfloat16, int8 };
 struct PackedWeights {
   WeightType type;
   int64_t inputs, outputs;
-  const void* panels;   // [panels][inputs, 64], zero where there is no output; integer products: [inputs / 4, 64, 4]
-  const float* bias;    // of whole panels
-  const float* scales;  // of int8: of whole panels
+  const void* panels;          // [panels][inputs, 64], zero where there is no output; integer products:
+                               // [inputs padded / 4, 64, 4], zero where there is no input, too
+  const float* bias;           // of whole panels
+  const float* scales;         // of int8: of whole panels
   const int32_t* corrections;  // of integer products: 128 times the sum of an output's weights
 
   int64_t panel_count() const { return padded(outputs) / panel_columns; }
@@ -31,7 +35,7 @@ struct PackedWeights {
 // Rows as they go into a product: for integer products as bytes with a scale each, else as numbers.
 struct Inputs {
   const float* numbers;
-  const uint8_t* bytes;  // 128 + round(x / scale)
+  const uint8_t* bytes;  // 128 + round(x / scale); there are `byte_rows` or a multiple, the last ones arbitrary
   const float* scales;
   int64_t rows, stride;
 };
@@ -57,7 +61,7 @@ struct EngineLevel {
   // columns of some panels of y[rows, columns padded] from x[rows, inputs]
   void (*multiply)(const PackedWeights& weights, const Inputs& x, int64_t first_panel, int64_t panels, float* y,
                    int64_t y_stride, bool relu);
-  // bytes[columns padded to 4] and their scale
+  // bytes[columns padded to 16] and their scale
   void (*quantize)(const float* x, int64_t columns, uint8_t* bytes, float* scale);
   // to = norm(x + change) * gain + bias, all padded; the padding of x and change is 0, and that of `to` becomes it
   void (*add_and_normalize)(const float* x, const float* change, const float* gain, const float* bias, float epsilon,
@@ -80,7 +84,8 @@ constexpr int64_t attention_scratch(int64_t head_size, int64_t visible) {
 const EngineLevel& engine_level();
 
 #if defined(__x86_64__)
-extern const EngineLevel avx512_vnni_engine, avx512_engine, avx2_engine;
+extern const EngineLevel avx512_amx_engine, avx512_vnni_engine, avx512_engine, avx2_engine;
+bool has_tiles();  // of the CPU and the compiler, granted by the system
 #endif
 extern const EngineLevel baseline_engine;
 

@@ -81,7 +81,7 @@ class Packer {
     linear.packed = {type, inputs, outputs, nullptr, linear.bias.data(), nullptr, nullptr};
     const int64_t panels = linear.packed.panel_count();
     const bool integer = type == WeightType::int8 && level_.has_integer_products;
-    const int64_t depth = integer ? (inputs + 3) / 4 * 4 : inputs;
+    const int64_t depth = integer ? padded(inputs) : inputs;
     const int64_t size = type == WeightType::float32 ? 4 : type == WeightType::bfloat16 ? 2 : 1;
     linear.panels = Array<char>(panels * depth * panel_columns * size);
     linear.panels.clear();

@@ -9,6 +9,7 @@ namespace GMA_SIMD_LEVEL {
 
 using engine::Inputs;
 using engine::PackedWeights;
+using engine::padded;
 using engine::panel_columns;
 using engine::WeightType;
 

@@ -83,7 +83,7 @@ void Batch::product(Team& team, const Linear& linear, const float* x, int64_t x_
   Inputs inputs{x, nullptr, nullptr, rows, x_stride};
   if (weights.corrections != nullptr) {
     const int64_t depth = padded(weights.inputs);
-    bytes_.reserve(rows * depth);
+    bytes_.reserve((rows + byte_rows - 1) / byte_rows * byte_rows * depth);
     scales_.reserve(rows);
     each_row(team, rows, weights.inputs, [&](int64_t row, int) {
       level.quantize(x + row * x_stride, weights.inputs, &bytes_[row * depth], &scales_[row]);
