@@ -107,7 +107,8 @@ void bind_engine(py::module_& module) {
            [](Batch& self, const std::map<int64_t, int64_t>& origins) { alone(self, [&] { self.copy(origins); }); })
       .def("push",
            [](Batch& self, const Batch::Sources& tokens, bool wanted) {
-    const std::vector<float> states = alone(self, [&] { return self.push(tokens, wanted, gma::torch_threads()); });
+    const std::vector<float> states =
+        alone(self, [&] { return self.push(tokens, wanted, gma::torch_threads().threads); });
     const auto width = py::ssize_t(self.model().settings.width);
     return Numbers({py::ssize_t(states.size()) / width, width}, states.data());
   })
@@ -116,7 +117,7 @@ void bind_engine(py::module_& module) {
            [](Batch& self, const Slots& slots) -> py::object {
     Scores scores;
     if (!alone(self, [&] {
-      const bool any = self.advance(slots, gma::torch_threads());
+      const bool any = self.advance(slots, gma::torch_threads().threads);
       scores = self.scores();
       return any;
     }))
@@ -151,7 +152,7 @@ void bind_engine(py::module_& module) {
       .def("take_back",
            [](Batch& self, int64_t slot, int64_t arrived) { alone(self, [&] { self.take_back(slot, arrived); }); })
       .def("force", [](Batch& self, const Batch::Sources& tokens) {
-    alone(self, [&] { self.force(tokens, gma::torch_threads()); });
+    alone(self, [&] { self.force(tokens, gma::torch_threads().threads); });
   }).def("slots", [](Batch& self) {
     return alone(self, [&] { return self.slots(); });
   }).def("needed", [](Batch& self, int64_t slot) {

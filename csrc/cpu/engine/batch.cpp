@@ -147,7 +147,7 @@ Batch::Sources Batch::complete_sources(const Sources& tokens) {
   return complete;
 }
 
-std::vector<float> Batch::push(const Sources& given, bool wanted, const Parallel& parallel) {
+std::vector<float> Batch::push(const Sources& given, bool wanted, int threads) {
   const Settings& s = model_->settings;
   for (const auto& [slot, tokens] : given) {
     if (find(slot).ended)
@@ -172,9 +172,8 @@ std::vector<float> Batch::push(const Sources& given, bool wanted, const Parallel
   if (places.empty()) return {};
   const double operations =
       double(places.size()) * double(s.encoder_layers * s.width) * double(4 * s.width + 2 * s.feed_forward);
-  const Parallel alone{1, nullptr};
   std::vector<float> states;
-  Team::run(operations < 1e6 ? alone : parallel, [&](Team& team) {
+  Team::run(operations < 1e6 ? 1 : threads, [&](Team& team) {
     embed(team, model_->source_embedding, tokens, places);
     encode(team, places);
     if (!wanted) return;
@@ -191,7 +190,7 @@ std::vector<float> Batch::push(const Sources& given, bool wanted, const Parallel
   return states;
 }
 
-bool Batch::advance(const std::vector<int64_t>& slots, const Parallel& parallel) {
+bool Batch::advance(const std::vector<int64_t>& slots, int threads) {
   std::vector<Sentence*> going;
   for (const int64_t slot : slots)
     if (find(slot).can_go_on()) going.push_back(&find(slot));
@@ -204,8 +203,7 @@ bool Batch::advance(const std::vector<int64_t>& slots, const Parallel& parallel)
   scores_.positions.clear();
   scores_.widths.clear();
   if (going.empty()) return false;
-  const Parallel alone{1, nullptr};
-  Team::run(double(going.size()) * double(model_->operations()) < 1e6 ? alone : parallel,
+  Team::run(double(going.size()) * double(model_->operations()) < 1e6 ? 1 : threads,
             [&](Team& team) { step(team, going); });
   return true;
 }
@@ -236,7 +234,7 @@ void Batch::take_back(int64_t slot, int64_t arrived) {
   sentence.ended = false;
 }
 
-void Batch::force(const Sources& given, const Parallel& parallel) {
+void Batch::force(const Sources& given, int threads) {
   std::vector<Place> places;
   std::vector<int64_t> inputs;
   for (const auto& [slot, tokens] : given) {
@@ -260,7 +258,7 @@ void Batch::force(const Sources& given, const Parallel& parallel) {
     sentence.needed = sentence.furthest = 0;
   }
   if (places.empty()) return;
-  Team::run(parallel, [&](Team& team) {
+  Team::run(threads, [&](Team& team) {
     embed(team, model_->target_embedding, inputs, places);
     forced_pass(team, places);
   });

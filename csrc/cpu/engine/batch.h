@@ -63,7 +63,8 @@ class Batch {
 
   explicit Batch(std::shared_ptr<const Model> model);
 
-  // All of these throw std::invalid_argument for what cannot be, before anything changes, and std::bad_alloc.
+  // Threads: so many at most. All of these throw std::invalid_argument for what cannot be, before anything changes, and
+  // std::bad_alloc.
   int64_t open(double delta, int64_t first_token);
   // A token that waits is begun again, in every layer.
   void change_latency(int64_t slot, double delta);
@@ -71,14 +72,14 @@ class Batch {
   int64_t fork(int64_t slot);
   void copy(const std::map<int64_t, int64_t>& origins);
   // States of all new tokens, one after the other, slots ascending: [tokens, width]; empty unless `wanted`.
-  std::vector<float> push(const Sources& tokens, bool wanted, const Parallel& parallel);
+  std::vector<float> push(const Sources& tokens, bool wanted, int threads);
   // Whether any of these could go on; what came through is in `scores` until the next step.
-  bool advance(const std::vector<int64_t>& slots, const Parallel& parallel);
+  bool advance(const std::vector<int64_t>& slots, int threads);
   void write(const std::vector<int64_t>& slots, const std::vector<int64_t>& tokens, int64_t end_token);
   // Takes back the source behind `arrived`, and waits for more.
   void take_back(int64_t slot, int64_t arrived);
   // Begins translations anew, from tokens that are given: the last one is the decoder's next input.
-  void force(const Sources& tokens, const Parallel& parallel);
+  void force(const Sources& tokens, int threads);
 
   const Scores& scores() const { return scores_; }
   // of a row of `scores`: [target vocabulary]

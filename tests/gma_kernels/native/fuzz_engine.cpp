@@ -10,7 +10,6 @@
 #include <memory>
 #include <random>
 #include <stdexcept>
-#include <thread>
 
 #include "../../../csrc/cpu/engine/batch.h"
 
@@ -28,15 +27,7 @@ void fail(const char* what) {
   std::exit(1);
 }
 
-const gma::Parallel alone{1, nullptr};
-
-void run_on_threads(int workers, void (*work)(void*), void* state) {
-  std::vector<std::thread> threads;
-  for (int i = 1; i < workers; ++i) threads.emplace_back(work, state);
-  work(state);
-  for (std::thread& thread : threads) thread.join();
-}
-const gma::Parallel together{3, run_on_threads};
+constexpr int alone = 1, together = 3;
 
 Settings random_settings() {
   Settings s{};
@@ -169,7 +160,7 @@ void live(const std::shared_ptr<const Model>& model) {
   };
   begin();
   for (int act = 0; act < 60; ++act) {
-    const gma::Parallel& threads = chance(0.5) ? together : alone;
+    const int threads = chance(0.5) ? together : alone;
     if (lives.empty() || (chance(0.15) && lives.size() < 9)) begin();
     auto chosen = lives.begin();
     std::advance(chosen, pick(0, int64_t(lives.size()) - 1));
