@@ -43,7 +43,7 @@ Settings read_settings(const py::dict& given) {
   s.end_token = setting<int64_t>(given, "end_token");
   s.causal = setting<bool>(given, "causal");
   const int policy = setting<int>(given, "policy"), prior = setting<int>(given, "prior");
-  if (policy < 0 || policy > 2) throw std::invalid_argument("policy is out of range; expected 0 to 2");
+  if (policy < 0 || policy > 3) throw std::invalid_argument("policy is out of range; expected 0 to 3");
   if (prior < 0 || prior > 3) throw std::invalid_argument("prior is out of range; expected 0 to 3");
   s.policy = static_cast<Policy>(policy);
   s.prior = static_cast<gma::PriorKind>(prior);

@@ -9,6 +9,7 @@ from gma.attention.alignment import WIDTHS_PER_POSITION
 from gma.model.transformer import Transformer
 from gma.policies import (
     CrossAttention,
+    GainCrossAttention,
     GaussianCrossAttention,
     MeaningUnits,
     OfflineCrossAttention,
@@ -23,6 +24,7 @@ POLICY_NUMBERS: dict[type[CrossAttention], int] = {
     WaitKCrossAttention: 1,
     OfflineCrossAttention: 2,
     MeaningUnits: 2,
+    GainCrossAttention: 3,
 }
 PRIOR_NUMBERS = {"gaussian": 0, "laplace": 1, "linear": 2, "none": 3}
 

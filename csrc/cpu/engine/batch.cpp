@@ -20,7 +20,7 @@ void check_tokens(int64_t slot, const std::vector<int64_t>& tokens, int64_t voca
 }  // namespace
 
 Sentence::Sentence(const Model& model, double given_delta, int64_t first_token)
-    : delta(given_delta), token(first_token) {
+    : delta(given_delta), token(first_token), heard(model.settings.width) {
   const Settings& s = model.settings;
   for (int64_t i = 0; i < s.encoder_layers; ++i) encoder.emplace_back(2 * s.width);
   for (int64_t i = 0; i < s.decoder_layers; ++i) {
@@ -99,11 +99,16 @@ int64_t Batch::fork(int64_t slot) {
   to.unread = from.unread;
   for (size_t i = 0; i < from.encoder.size(); ++i) to.encoder[i].copy(from.encoder[i], from.arrived);
   for (size_t i = 0; i < from.source.size(); ++i) to.source[i].copy(from.source[i], from.arrived);
+  to.heard.copy(from.heard, from.heard.data() == nullptr ? 0 : from.arrived);
   if (from.layer != nowhere && !from.through) {
     to.hidden.reserve(model_->stride);
     to.query.reserve(model_->stride);
     std::copy_n(from.hidden.data(), model_->stride, to.hidden.data());
     std::copy_n(from.query.data(), model_->stride, to.query.data());
+    if (from.asking.size() > 0) {
+      to.asking.reserve(model_->stride);
+      std::copy_n(from.asking.data(), model_->stride, to.asking.data());
+    }
   }
   copy({{fork, slot}});
   return fork;
@@ -163,6 +168,7 @@ std::vector<float> Batch::push(const Sources& given, bool wanted, int threads) {
     const int64_t length = sentence.arrived + int64_t(added.size());
     for (GrowingRows& rows : sentence.encoder) rows.reserve(sentence.arrived, length);
     for (GrowingRows& rows : sentence.source) rows.reserve(sentence.arrived, length);
+    if (model_->gain) sentence.heard.reserve(sentence.arrived, length);
     for (size_t i = 0; i < added.size(); ++i) {
       const int64_t position = sentence.arrived + int64_t(i);
       places.push_back({&sentence, position, s.causal ? position + 1 : length});
@@ -270,6 +276,7 @@ int64_t Batch::bytes() const {
     if (sentence == nullptr) continue;
     for (const auto* caches : {&sentence->encoder, &sentence->own, &sentence->source})
       for (const GrowingRows& rows : *caches) total += rows.bytes();
+    total += sentence->heard.bytes();
   }
   return total;
 }

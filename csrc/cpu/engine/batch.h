@@ -1,6 +1,7 @@
 // Sentences that are being translated, and the steps that take many of them on together.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,8 @@ namespace engine {
 constexpr int64_t unknown_length = int64_t(1) << 30;  // of a source that has not ended
 constexpr int64_t no_token = -1;
 constexpr int64_t nowhere = -1;
+// multiplications below which other threads would come too late
+constexpr int64_t worth_sharing = 30000;
 
 // Where a row looks in one layer, of one head or of all; `position` is what the next row goes on from, NaN at the
 // start.
@@ -40,8 +43,9 @@ struct Sentence {
   int64_t needed = 0, furthest = 0;
   std::vector<int64_t> unread;                    // of a bidirectional encoder, which starts at the end
   std::vector<GrowingRows> encoder, own, source;  // keys and values of every layer
+  GrowingRows heard;                              // what the head of gains sees of the source
   std::vector<std::vector<Aligned>> alignments;   // of every decoder layer
-  Array<float> hidden, query;                     // what stands in front of a layer
+  Array<float> hidden, query, asking;             // what stands in front of a layer
   int64_t slot = 0, row = -1;                     // of the step under way
 };
 
@@ -116,6 +120,9 @@ class Batch {
                    const std::vector<Place>& places);
   void feed_forward(Team& team, const FeedForward& layer, int64_t rows);
   void align(Team& team, int64_t index, const std::vector<Sentence*>& rows);
+  void align_by_gain(Team& team, const std::vector<Sentence*>& rows);
+  void scan(Sentence& sentence, const float* asking, float* scratch);
+  void resume(int64_t index, Sentence& sentence);
   void settle(int64_t index, Sentence& sentence);
   void attend_source(Team& team, int64_t index, const std::vector<AttendedSource>& rows);
   void keep_and_gather(int64_t index, std::vector<Sentence*>& rows, const std::vector<Sentence*>& going);
@@ -144,6 +151,18 @@ class Batch {
   Array<float> positions_;  // [positions, stride], sinusoidal
   int64_t position_count_ = 0;
 };
+
+template <class Task>
+void Batch::each_row(Team& team, int64_t rows, int64_t operations, const Task& task) {
+  if (rows * operations < worth_sharing || team.threads() == 1) {
+    for (int64_t row = 0; row < rows; ++row) task(row, 0);
+    return;
+  }
+  const int64_t tasks = std::min<int64_t>(rows, 8 * team.threads());
+  team.each(tasks, [&](int64_t index, int thread) {
+    for (int64_t row = rows * index / tasks; row < rows * (index + 1) / tasks; ++row) task(row, thread);
+  });
+}
 
 }  // namespace engine
 }  // namespace gma

@@ -33,6 +33,12 @@ class Packer {
     return pack(find(name + ".weight", {outputs, inputs}), find(name + ".bias", {outputs}), outputs, inputs, type_);
   }
 
+  // some outputs of a layer that has more: `outputs` from `first` on, of `all`
+  Linear part(const std::string& name, int64_t all, int64_t first, int64_t outputs, int64_t inputs, WeightType type) {
+    return pack(find(name + ".weight", {all, inputs}) + first * inputs, find(name + ".bias", {all}) + first, outputs,
+                inputs, type);
+  }
+
   // positions do not bear rounding, and nothing else goes without a bias but the last layer
   Linear exact_linear(const std::string& name, int64_t outputs, int64_t inputs) {
     return pack(find(name + ".weight", {outputs, inputs}), nullptr, outputs, inputs, WeightType::float32);
@@ -54,6 +60,15 @@ class Packer {
     predictor.hidden = exact_linear(name + ".hidden", columns, columns);
     predictor.output = padded_rows(find(name + ".output.weight", {outputs, columns}), outputs, columns);
     return predictor;
+  }
+
+  // nor do gains
+  GainHead gain(const std::string& name, int64_t width) {
+    GainHead head{part(name + ".query", 2 * width, width, width, width, WeightType::float32),
+                  part(name + ".memory", 3 * width, 2 * width, width, width, WeightType::float32),
+                  padded_rows(find(name + ".gain.weight", {1, width}), 1, width), 0};
+    head.bias = *find(name + ".gain.bias", {1});
+    return head;
   }
 
   int64_t bytes() const { return bytes_; }
@@ -173,9 +188,11 @@ Model::Model(const Settings& given, WeightType weights, const Tensors& tensors)
   }
   for (int64_t i = 0; i < s.decoder_layers; ++i) {
     const std::string name = "decoder.layers." + std::to_string(i), cross = name + ".cross_attention";
+    // behind attention's own projections stand those of the head that decides
+    const bool decides = s.policy == Policy::gain && i == 0;
     DecoderLayer layer{self_attention(name),
-                       packer.linear(cross + ".query", s.width, s.width),
-                       packer.linear(cross + ".memory", 2 * s.width, s.width),
+                       packer.part(cross + ".query", (decides ? 2 : 1) * s.width, 0, s.width, s.width, weights),
+                       packer.part(cross + ".memory", (decides ? 3 : 2) * s.width, 0, 2 * s.width, s.width, weights),
                        packer.linear(cross + ".output", s.width, s.width),
                        packer.norm(name + ".cross_attention_norm", s.width),
                        std::nullopt,
@@ -185,6 +202,7 @@ Model::Model(const Settings& given, WeightType weights, const Tensors& tensors)
       layer.step = packer.predictor(cross + ".aligner.step", s.alignments, s.width);
       if (s.width_factor == 0) layer.spread = packer.predictor(cross + ".aligner.width", s.alignments, s.width);
     }
+    if (decides) gain = packer.gain(cross, s.width);
     decoder.push_back(std::move(layer));
   }
   project = packer.projection("project", s.target_vocabulary, s.width);

@@ -13,7 +13,7 @@
 namespace gma {
 namespace engine {
 
-enum class Policy : int { gaussian, wait_k, offline };
+enum class Policy : int { gaussian, wait_k, offline, gain };
 
 struct Settings {
   int64_t width, heads, feed_forward, encoder_layers, decoder_layers;
@@ -68,6 +68,13 @@ struct Predictor {
   Array<float> output;  // [outputs, width padded]
 };
 
+// exp(v tanh(W q + U h) + c), what more source would tell about the next token; of the first decoder layer
+struct GainHead {
+  Linear asking, heard;
+  Array<float> output;  // [width padded]
+  float bias;
+};
+
 struct EncoderLayer {
   SelfAttention self;
   FeedForward feed_forward;
@@ -93,6 +100,7 @@ class Model {
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Linear project;
+  std::optional<GainHead> gain;
 
   int64_t head_size() const { return settings.width / settings.heads; }
   int64_t bytes() const { return bytes_; }

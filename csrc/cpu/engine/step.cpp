@@ -15,8 +15,6 @@ namespace {
 
 // rows that are worked on together where there are many: their middle parts stay in the cache
 constexpr int64_t chunk_rows = 256;
-// multiplications below which threads are not worth waking
-constexpr int64_t worth_sharing = 30000;
 
 constexpr double largest_exponent = 15;
 constexpr float narrowest = 0.1f, widest = 1e4f;
@@ -55,18 +53,6 @@ int32_t within(double heard, int64_t longest) {
 }
 
 }  // namespace
-
-template <class Task>
-void Batch::each_row(Team& team, int64_t rows, int64_t operations, const Task& task) {
-  if (rows * operations < worth_sharing || team.threads() == 1) {
-    for (int64_t row = 0; row < rows; ++row) task(row, 0);
-    return;
-  }
-  const int64_t tasks = std::min<int64_t>(rows, 8 * team.threads());
-  team.each(tasks, [&](int64_t index, int thread) {
-    for (int64_t row = rows * index / tasks; row < rows * (index + 1) / tasks; ++row) task(row, thread);
-  });
-}
 
 void Batch::reserve_rows(int64_t rows) {
   const Settings& s = model_->settings;
@@ -219,6 +205,14 @@ void Batch::encode(Team& team, const std::vector<Place>& places) {
       }
     }
   }
+  for (int64_t first = 0; model_->gain && first < rows; first += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, rows - first);
+    product(team, model_->gain->heard, hidden_.data() + first * stride, stride, count, wide_.data());
+    for (int64_t row = 0; row < count; ++row) {
+      const Place& place = places[size_t(first + row)];
+      std::copy_n(wide_.data() + row * stride, s.width, place.sentence->heard.row(place.position));
+    }
+  }
   profile_ = before;
   watch.stop(profile_.encoder);
 }
@@ -229,6 +223,7 @@ void Batch::align(Team& team, int64_t index, const std::vector<Sentence*>& rows)
   const DecoderLayer& layer = model_->decoder[size_t(index)];
   const int64_t stride = model_->stride, count = int64_t(rows.size());
   const float scale = float(1 / std::sqrt(double(model_->head_size())));
+  if (s.policy == Policy::gain && index == 0) return align_by_gain(team, rows);
   const bool predicts = layer.step.has_value();
   if (predicts) {
     product(team, layer.step->hidden, query_.data(), stride, count, context_.data());
@@ -238,7 +233,7 @@ void Batch::align(Team& team, int64_t index, const std::vector<Sentence*>& rows)
     Sentence& sentence = *rows[size_t(row)];
     std::vector<Aligned>& aligned = sentence.alignments[size_t(index)];
     const int64_t longest = sentence.source_length();
-    if (!predicts && s.policy == Policy::gaussian) {
+    if (!predicts && s.shares_layers) {
       aligned = sentence.alignments[0];
       for (Aligned& a : aligned) a.visible = std::min<int32_t>(a.visible, int32_t(longest));
       return;
@@ -280,6 +275,17 @@ void Batch::align(Team& team, int64_t index, const std::vector<Sentence*>& rows)
     }
   });
   for (Sentence* sentence : rows) settle(index, *sentence);
+}
+
+// What a row asked for has arrived, or the source has ended.
+void Batch::resume(int64_t index, Sentence& sentence) {
+  if (model_->settings.policy == Policy::gain && index == 0) {
+    scan(sentence, sentence.asking.data(), change_.data());
+  } else {
+    for (Aligned& a : sentence.alignments[size_t(index)])
+      a.visible = std::min<int32_t>(a.visible, int32_t(sentence.source_length()));
+  }
+  settle(index, sentence);
 }
 
 void Batch::settle(int64_t index, Sentence& sentence) {
@@ -396,13 +402,8 @@ void Batch::step(Team& team, const std::vector<Sentence*>& going) {
       align(team, int64_t(index), rows);
       watch.stop(profile_.alignment);
     }
-    for (size_t i = 0; i < going.size(); ++i) {
-      if (stood[i] != int64_t(index)) continue;
-      // what it asked for has arrived, or the source has ended
-      for (Aligned& a : going[i]->alignments[index])
-        a.visible = std::min<int32_t>(a.visible, int32_t(going[i]->source_length()));
-      settle(int64_t(index), *going[i]);
-    }
+    for (size_t i = 0; i < going.size(); ++i)
+      if (stood[i] == int64_t(index)) resume(int64_t(index), *going[i]);
     keep_and_gather(int64_t(index), rows, going);
     if (rows.empty()) continue;
     attended.clear();

@@ -33,11 +33,13 @@ POLICIES = [
     {"policy": "gaussian", "prior": "none"},
     {"policy": "wait_k"},
     {"policy": "wait_k", "catch_up": 0.3},
+    {"policy": "gain"},
     {"policy": "offline"},
     {"policy": "gaussian", "encoder": "bidirectional"},
     {"policy": "offline", "encoder": "bidirectional"},
 ]
 LATENCIES = {"gaussian": (-1.0, 0.0, 0.6, 1.7, 4.0, math.inf), "wait_k": (1.0, 2.0, 5.0, math.inf), "offline": (None,)}
+LATENCIES |= {"gain": (0.0, 0.7, 0.9, 1.0, 1.1, 1.3, 2.0)}
 STATES = 10_000  # rows compared, over all policies
 
 
@@ -288,5 +290,4 @@ def test_which_engine_serves(monkeypatch):
     with pytest.raises(EngineError, match=r"wants float32 on the CPU; use 'auto'"):
         chosen_engine(double)
     assert chosen_engine(small_model(0, torch.float32, policy="monotonic")) == "torch"
-    assert chosen_engine(small_model(0, torch.float32, policy="gain")) == "torch"
     assert isinstance(open_batch(small_model(0, torch.float32, policy="monotonic")), IncrementalBatch)

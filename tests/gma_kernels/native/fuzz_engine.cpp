@@ -40,10 +40,10 @@ Settings random_settings() {
   s.target_vocabulary = pick(4, 200);
   s.end_token = 2;
   s.causal = chance(0.8);
-  s.policy = static_cast<Policy>(pick(0, 2));
+  s.policy = static_cast<Policy>(pick(0, 3));
   s.prior = static_cast<gma::PriorKind>(pick(0, 3));
   s.alignments = s.policy == Policy::gaussian && chance(0.5) ? s.heads : 1;
-  s.shares_layers = s.policy == Policy::gaussian && chance(0.3);
+  s.shares_layers = s.policy == Policy::gain || (s.policy == Policy::gaussian && chance(0.3));
   s.absolute_positions = chance(0.2);
   s.reference_convention = chance(0.3);
   s.width_factor = chance(0.3) ? 0 : 0.5;
@@ -81,8 +81,11 @@ struct Weights {
     for (int64_t i = 0; i < s.decoder_layers; ++i) {
       const std::string name = "decoder.layers." + std::to_string(i), cross = name + ".cross_attention";
       layer(name);
-      linear(cross + ".query", e, e);
-      linear(cross + ".memory", 2 * e, e);
+      const bool decides = s.policy == Policy::gain && i == 0;
+      linear(cross + ".query", (decides ? 2 : 1) * e, e);
+      linear(cross + ".memory", (decides ? 3 : 2) * e, e);
+      add(cross + ".gain.weight", {1, e});
+      add(cross + ".gain.bias", {1});
       linear(cross + ".output", e, e);
       norm(name + ".cross_attention_norm");
       for (const char* part : {".aligner.step", ".aligner.width"}) {
@@ -131,6 +134,7 @@ struct Life {
 
 double random_delta(const Settings& s) {
   if (s.policy == Policy::wait_k) return double(pick(1, 6));
+  if (s.policy == Policy::gain) return double(pick(0, 6)) / 3;
   return chance(0.1) ? INFINITY : double(pick(-4, 12)) / 4;
 }
 
