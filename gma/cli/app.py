@@ -13,7 +13,22 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gma.cli import data, demo, demo_train, evaluate, info, init, plot, push, reproduce, serve, sweep, train, translate
+from gma.cli import (
+    align,
+    data,
+    demo,
+    demo_train,
+    evaluate,
+    info,
+    init,
+    plot,
+    push,
+    reproduce,
+    serve,
+    sweep,
+    train,
+    translate,
+)
 from gma.cli.options import output
 from gma.errors import Caution, UserError
 
@@ -23,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "init": init.init,
     "download": data.download,
     "prepare": data.prepare,
+    "align": align.align,
     "train": train.train,
     "average": train.average,
     "segment": train.segment,
