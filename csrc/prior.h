@@ -1,7 +1,7 @@
 // The log-priors and their derivatives: the one definition, for scalars and SIMD vectors, host and device.
 //
 // Softmax ignores what is constant in j, so gaussian and laplace are taken relative to their value at
-// the peak: the visible position j0 nearest the center. With t = j - j0 and d = j0 - center the
+// the peak: the position j0 nearest the center of those that the row sees. With t = j - j0 and d = j0 - center the
 // logarithm is 0 at the peak and never positive, however far the center or narrow the width.
 #pragma once
 
@@ -45,15 +45,15 @@ GMA_HOST_DEVICE V absolute(V x) {
   return x < 0 ? -x : x;
 }
 
-// visible > 0
+// first < visible
 template <class T>
-GMA_HOST_DEVICE RowPrior<T> make_row_prior(T center, T width, int32_t visible) {
+GMA_HOST_DEVICE RowPrior<T> make_row_prior(T center, T width, int32_t visible, int32_t first = 0) {
   const T narrowest = T(1.0 / (1ull << 40));
   // no factor of the logarithm may overflow
   const T farthest = T(sizeof(T) == 4 ? 0x1p80 : 0x1p600);
   RowPrior<T> row;
-  const T last = T(visible);
-  const T nearest = center >= 1 ? (center <= last ? center : last) : T(1);
+  const T lowest = T(first + 1), last = T(visible);
+  const T nearest = center >= lowest ? (center <= last ? center : last) : lowest;
   row.peak = nearest + T(0.5) >= last ? visible : int32_t(nearest + T(0.5));
   row.width_is_clamped = width < narrowest;
   row.width = row.width_is_clamped ? narrowest : width;

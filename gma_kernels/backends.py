@@ -20,7 +20,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 FEATURES = ("grouped heads", "first", "logsumexp", "packed batches")
 FEATURES_OF: dict[str, tuple[str, ...]] = {
     "reference": FEATURES,
-    "native": (),
+    "native": FEATURES,
     "triton": (),
     "cuda": (),
 }

@@ -34,10 +34,12 @@ def whole_logsumexp(
     if prior in ("gaussian", "laplace"):
         last = torch.minimum(visible, torch.as_tensor(keys, dtype=visible.dtype, device=visible.device))
         blind = last <= lowest
-        # twice: what a row that sees nothing holds must reach no gradient either
         center, width = torch.where(blind, 1.0, center), torch.where(blind, 1.0, width).clamp(min=SMALLEST_WIDTH)
-        offset = (peak_position(center.detach(), lowest, last) - center) / width
-        offset = torch.where(blind, 0.0, offset).clamp(-LARGEST_LOGSUMEXP_OFFSET, LARGEST_LOGSUMEXP_OFFSET)
+        distance = peak_position(center.detach(), lowest, last) - center
+        # a quotient that is not used must not overflow either: its gradient would be 0 times infinity
+        far = blind | (distance.abs() > width * LARGEST_LOGSUMEXP_OFFSET)
+        farthest = torch.where(blind, 0.0, LARGEST_LOGSUMEXP_OFFSET)
+        offset = torch.where(far, farthest, torch.where(far, 0.0, distance) / width)
         peak = -0.5 * offset.square() if prior == "gaussian" else -math.sqrt(2) * offset.abs()
         return relative + peak
     return relative

@@ -9,13 +9,14 @@ namespace GMA_SIMD_LEVEL {
 
 GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x < largest ? x : largest; }
 
-// One block of rows of one head. Call `exponentiate` for every tile, then `normalise`, then `differentiate` for every
-// tile.
+// One block of rows of one head of the query. Call `exponentiate` for every tile, then `normalise`, then
+// `differentiate` for every tile.
 template <class E, class T>
 struct BackwardBlock {
   const BackwardParams& p;
   const BackwardScratch<T>& s;
-  int64_t b, h, first_row, row_count, largest;
+  int64_t b, h, first_row, row_count;
+  KeyRange keys;  // that its rows see
   T* grad_query;
   int64_t grad_query_stride;
 
@@ -23,7 +24,7 @@ struct BackwardBlock {
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
     make_rows(p, b, h, first_row, row_count, *s.made, s.rows);
-    largest = largest_visible(s.rows, row_count);
+    keys = keys_seen(p, s.rows, row_count);
     const bool in_place = writes_in_place<E>(p.head_size);
     grad_query = in_place ? row_of<T>(p.grad_query, b, h, first_row) : s.grad_query;
     grad_query_stride = in_place ? p.grad_query.row_stride : s.key_stride;
@@ -39,10 +40,16 @@ struct BackwardBlock {
     }
   }
 
-  int64_t tiles() const { return (largest + backward_tile_keys - 1) / backward_tile_keys; }
-  // how many keys of a tile a row sees, or among `count` rows the one that sees most
-  int64_t seen(int64_t tile, int64_t row, int64_t count = 1) const {
-    return clamp_to(largest_visible(s.rows + row, count) - tile * backward_tile_keys, backward_tile_keys);
+  int64_t first_tile() const { return keys.begin / backward_tile_keys; }
+  int64_t end_tile() const { return (keys.end + backward_tile_keys - 1) / backward_tile_keys; }
+  // the columns of a tile that hold these keys
+  static KeyRange columns(int64_t tile, KeyRange keys) {
+    const int64_t first_key = tile * backward_tile_keys;
+    return {clamp_to(keys.begin - first_key, backward_tile_keys), clamp_to(keys.end - first_key, backward_tile_keys)};
+  }
+  // those that some of `count` rows see
+  KeyRange seen(int64_t tile, int64_t row, int64_t count) const {
+    return columns(tile, keys_seen(p, s.rows + row, count));
   }
 
   template <class Body>
@@ -52,37 +59,39 @@ struct BackwardBlock {
       body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
   }
 
-  // Calls body(kind, masked, dropout) with compile-time constants. width: how many keys of the tile the rows see.
+  // Calls body(kind, mask, dropout) with compile-time constants, for the keys first_key .. first_key + width - 1.
   template <class Body>
-  GMA_INLINE void specialised(int64_t tile, int64_t row, int count, int64_t width, Body body) const {
-    const bool masked = smallest_visible(s.rows + row, count) - tile * backward_tile_keys < whole_vectors<T>(width);
+  GMA_INLINE void specialised(int64_t row, int count, int64_t first_key, int64_t width, Body body) const {
+    const Mask mask = mask_of(p, s.rows + row, count, first_key, width);
     with_prior(p.prior, [&](auto kind) {
-      with_flag(masked,
-                [&](auto masked) { with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, masked, dropout); }); });
+      with_mask(mask,
+                [&](auto mask) { with_flag(p.drop_below > 0, [&](auto dropout) { body(kind, mask, dropout); }); });
     });
   }
 
   void exponentiate(int64_t tile) const {
     constexpr int64_t stride = tile_stride<T>;
-    const int64_t first_key = tile * backward_tile_keys;
     for_each_group([&](int64_t row, int count) {
-      const int64_t width = seen(tile, row, count);
-      if (width == 0) return;
-      T* weights = s.weights + s.tile_offset(tile) + row * stride;
-      T* grads = s.grads + s.tile_offset(tile) + row * stride;
+      const KeyRange own = seen(tile, row, count);
+      if (own.empty()) return;
+      const int64_t column = own.begin / column_step<T> * column_step<T>, width = own.end - column;
+      const int64_t first_key = tile * backward_tile_keys + column;
+      T* weights = s.weights + s.tile_offset(tile) + row * stride + column;
+      T* grads = s.grads + s.tile_offset(tile) + row * stride + column;
       multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
-                                s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride, weights,
-                                stride, false);
+                                s.keys_transposed + tile * p.head_size * s.tile_row_stride + column, s.tile_row_stride,
+                                weights, stride, false);
       multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
-                                s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride, grads,
-                                stride, false);
+                                s.values_transposed + tile * p.value_size * s.tile_row_stride + column,
+                                s.tile_row_stride, grads, stride, false);
       const PrefetchedRows<Access::write> grad_query_rows(E(), p.grad_query, b, h, p.rows, p.head_size);
       const PrefetchedHead<E> next(p, b, h);
       Vector<T> weight_sums[group_lanes<T>], grad_sums[group_lanes<T>];
-      specialised(tile, row, count, width, [&](auto kind, auto masked, auto dropout) {
+      const bool is_first = tile == first_tile();
+      specialised(row, count, first_key, width, [&](auto kind, auto mask, auto dropout) {
         for (int64_t r = row; r < row + count; ++r, weights += stride, grads += stride) {
           const int64_t i = first_row + r;
-          if (tile == 0) {
+          if (is_first) {
             grad_query_rows.prefetch(i);
             next.query.prefetch(i);
             next.key.prefetch(i);
@@ -90,9 +99,9 @@ struct BackwardBlock {
           }
           const Row<T>& own = s.rows[r];
           if (dropout.value) keep_factors(p, b, h, i, first_key, width, s.keep);
-          exponentiate_row<kind.value, masked.value, dropout.value>(
-              weights, grads, width, own.visible - first_key, T(first_key + 1 - own.prior.peak), own.prior,
-              *row_of<T>(p.logsumexp, b, h, i), s.keep, weight_sums[r - row], grad_sums[r - row]);
+          exponentiate_row<kind.value, mask.value, dropout.value>(
+              weights, grads, width, own.first - first_key, own.visible - first_key, T(first_key + 1 - own.prior.peak),
+              own.prior, *row_of<T>(p.logsumexp, b, h, i), s.keep, weight_sums[r - row], grad_sums[r - row]);
         }
       });
       add_row_sums<T>(weight_sums, count, s.weight_sum + row);
@@ -104,7 +113,9 @@ struct BackwardBlock {
   void normalise() const {
     for (int64_t r = 0; r < row_count; ++r) {
       // a row that sees nothing has no weights
-      const double sum = s.weight_sum[r], delta = sum > 0 ? s.grad_sum[r] / sum : 0;
+      const double sum = s.weight_sum[r];
+      double delta = sum > 0 ? s.grad_sum[r] / sum : 0;
+      if (p.grad_logsumexp.data != nullptr && sum > 0) delta -= *row_of<T>(p.grad_logsumexp, b, h, first_row + r);
       s.factor[r] = sum > 0 ? T(1 / sum) : T(0);
       s.delta[r] = T(delta);
       s.delta_rest[r] = T(delta - double(s.delta[r]));
@@ -115,40 +126,53 @@ struct BackwardBlock {
   void differentiate(int64_t tile, PriorSums<T>* sums, const KeyGradients<T>& gradients, bool accumulate) const {
     constexpr int64_t stride = tile_stride<T>;
     T *weights = s.weights + s.tile_offset(tile), *grads = s.grads + s.tile_offset(tile);
-    const int64_t first_key = tile * backward_tile_keys, width = clamp_to(largest - first_key, backward_tile_keys);
-    const PrefetchedRows<Access::write> grad_key_rows(E(), p.grad_key, b, h, p.keys, p.head_size);
-    const PrefetchedRows<Access::write> grad_value_rows(E(), p.grad_value, b, h, p.keys, p.value_size);
+    const KeyRange all = columns(tile, keys);
+    const int64_t column = all.begin / column_step<T> * column_step<T>, width = all.end - column;
+    const int64_t first_key = tile * backward_tile_keys + column;
+    const bool is_first = tile == first_tile();
+    weights += column, grads += column;
+    const PrefetchedRows<Access::write> grad_key_rows(E(), p.grad_key, b, key_head(p, h), p.keys, p.head_size);
+    const PrefetchedRows<Access::write> grad_value_rows(E(), p.grad_value, b, key_head(p, h), p.keys, p.value_size);
     PrefetchedRows<Access::read> next_grad_context;
     int64_t next_b = b, next_h = h;
     if (next_head(p, next_b, next_h)) next_grad_context = {E(), p.grad_context, next_b, next_h, p.rows, p.value_size};
     for_each_group([&](int64_t row, int count) {
-      const int64_t group_seen = seen(tile, row, count);
+      const KeyRange own = seen(tile, row, count);
+      // from here on columns count from `column`
+      const int64_t begin = own.empty() ? 0 : own.begin - column, end = own.empty() ? 0 : own.end - column;
+      const int64_t from = begin / column_step<T> * column_step<T>;
       with_prior(p.prior, [&](auto kind) {
         with_flag(p.drop_below > 0, [&](auto dropout) {
           for (int64_t r = row; r < row + count; ++r) {
-            if (tile == 0) {
+            if (is_first) {
               next_grad_context.prefetch(first_row + r);
               grad_key_rows.prefetch(first_row + r);
               grad_value_rows.prefetch(first_row + r);
             }
-            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, group_seen, s.keep);
+            if (dropout.value) keep_factors(p, b, h, first_row + r, first_key, end, s.keep);
             differentiate_row<kind.value, dropout.value>(
-                weights + r * stride, grads + r * stride, group_seen, width, T(first_key + 1 - s.rows[r].prior.peak),
+                weights + r * stride, grads + r * stride, from, end, width, T(first_key + 1 - s.rows[r].prior.peak),
                 s.rows[r].prior, s.factor[r], s.delta[r], s.delta_rest[r], T(p.scale), s.keep, sums[r]);
           }
         });
       });
-      multiply<Left::as_stored>(count, p.head_size, group_seen, grads + row * stride, s.keys + first_key * s.key_stride,
-                                s.key_stride, grad_query + row * grad_query_stride, grad_query_stride, tile > 0);
+      // what is left of all that the rows see may be NaN, and has no part in the sum
+      multiply<Left::as_stored>(count, p.head_size, end - begin, grads + row * stride + begin,
+                                s.keys + (first_key + begin) * s.key_stride, s.key_stride,
+                                grad_query + row * grad_query_stride, grad_query_stride, !is_first);
     });
 
-    const Groups groups = split_into_groups(width);
-    for (int64_t k = 0; k < width; k += groups.size) {
+    const int64_t first_column = all.begin - column;
+    const Groups groups = split_into_groups(width - first_column);
+    for (int64_t k = first_column; k < width; k += groups.size) {
       const int count = int(width - k < groups.size ? width - k : groups.size);
-      // only the rows from the first to the last that see the first of these keys
+      // only the rows from the first to the last that see some of these keys
+      const auto sees = [&](const Row<T>& row) {
+        return row.visible > first_key + k && row.first < first_key + k + count;
+      };
       int64_t first = 0, last = row_count;
-      while (first < last && s.rows[first].visible <= first_key + k) ++first;
-      while (last > first && s.rows[last - 1].visible <= first_key + k) --last;
+      while (first < last && !sees(s.rows[first])) ++first;
+      while (last > first && !sees(s.rows[last - 1])) --last;
       multiply<Left::transposed>(
           count, p.value_size, last - first, weights + first * stride + k, s.grad_context + first * stride, stride,
           gradients.value + (first_key + k) * gradients.value_stride, gradients.value_stride, accumulate);

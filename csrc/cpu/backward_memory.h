@@ -9,13 +9,15 @@ namespace GMA_SIMD_LEVEL {
 constexpr int64_t backward_tile_keys = tile_columns;
 constexpr int64_t backward_block_rows = 48;
 
+// heads: those of keys, of all sentences
 struct BackwardPlan {
   int64_t heads, chunks, chunk_rows, tiles;
 };
 
 // Depends on the shape alone. Few heads are split into chunks of rows, at the price of partial sums.
 inline BackwardPlan plan_backward(const BackwardParams& p) {
-  const int64_t heads = p.batches * p.heads, blocks = (p.rows + backward_block_rows - 1) / backward_block_rows;
+  const int64_t heads = p.batches * (p.heads / p.group);
+  const int64_t blocks = (p.rows + backward_block_rows - 1) / backward_block_rows;
   int64_t chunks = 1;
   while (chunks * heads < 16 && 2 * (chunks + 1) <= blocks) ++chunks;
   const int64_t chunk_rows = (blocks + chunks - 1) / chunks * backward_block_rows;
@@ -23,7 +25,7 @@ inline BackwardPlan plan_backward(const BackwardParams& p) {
           (p.keys + backward_tile_keys - 1) / backward_tile_keys};
 }
 
-// Gradients of the keys and values of one head, from one chunk of its rows.
+// Gradients of the keys and values of one head of them, from one chunk of its rows.
 template <class T>
 struct KeyGradients {
   int64_t key_stride, value_stride;
@@ -53,13 +55,15 @@ struct KeyGradients {
 // The results of tasks that the last step needs.
 template <class T>
 struct BackwardWorkspace {
-  T *center, *width;       // [heads, T]
+  T *center, *width;       // [H, all rows]
   uintptr_t partial_keys;  // KeyGradients of slot = chunk * heads + head, only with several chunks
   int64_t partial_bytes;
+  KeyRange* partial_ranges;  // of each slot: the keys that its gradients were written of
 
   BackwardWorkspace(const BackwardParams& p, const BackwardPlan& plan, Arena& arena) {
-    center = arena.take<T>(plan.heads * p.rows);
-    width = arena.take<T>(plan.heads * p.rows);
+    center = arena.take<T>(p.heads * all_rows(p));
+    width = arena.take<T>(p.heads * all_rows(p));
+    partial_ranges = arena.take<KeyRange>(plan.chunks > 1 ? plan.heads * plan.chunks : 0);
     partial_bytes = plan.chunks > 1 ? KeyGradients<T>::bytes(p) : 0;
     partial_keys = reinterpret_cast<uintptr_t>(arena.take<char>(partial_bytes * plan.heads * plan.chunks));
   }

@@ -33,24 +33,25 @@ template <class T>
 constexpr T largest_exponent = T(40);
 
 // One row of a tile: turns scores into exponentials, and gradients of the weights after dropout into those before it.
-// With `masked` both are 0 from `seen` on.
-template <PriorKind kind, bool masked, bool dropout, class T>
-GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t seen, T first_t, const RowPrior<T>& prior,
-                                 T logsumexp, const T* keep, Vector<T>& weight_sum, Vector<T>& grad_sum) {
+// Where masked both are 0 from `seen` on and before `first`.
+template <PriorKind kind, Mask mask, bool dropout, class T>
+GMA_INLINE void exponentiate_row(T* weights, T* grads, int64_t width, int64_t first, int64_t seen, T first_t,
+                                 const RowPrior<T>& prior, T logsumexp, const T* keep, Vector<T>& weight_sum,
+                                 Vector<T>& grad_sum) {
   constexpr int n = lanes<T>;
   Vector<T> t = count_up<T>() + first_t, sum{}, product{};
   for (int64_t c = 0; c < width; c += n, t += T(n)) {
     const Vector<T> x = load(weights + c) + log_prior<kind, Math<T>>(prior, t) - logsumexp;
     Vector<T> weight = Math<T>::exp(minimum(broadcast(largest_exponent<T>), x)), grad = load(grads + c);
-    if constexpr (masked) {
+    if constexpr (mask != Mask::none) {
       // these may come from a key that no row sees, and be NaN
-      const BitsVector<T> is_seen = first_lanes<T>(seen - c);
+      const BitsVector<T> is_seen = lanes_seen<mask, T>(first - c, seen - c);
       weight = is_seen ? weight : Vector<T>{};
       grad = is_seen ? grad : Vector<T>{};
     }
     if constexpr (dropout) grad *= load(keep + c);
     store(weights + c, weight);
-    if constexpr (masked || dropout) store(grads + c, grad);
+    if constexpr (mask != Mask::none || dropout) store(grads + c, grad);
     sum += weight;
     product += weight * grad;
   }
@@ -64,14 +65,18 @@ struct PriorSums {
 };
 
 // One row of a tile: turns exponentials into weights after dropout, and gradients of weights into those of logits times
-// the scale. Both are 0 from `seen`, which is that of the row's group, to `width`.
+// the scale. Both are 0 before `from` and from `seen`, which are those of the row's group, to `width`.
 template <PriorKind kind, bool dropout, class T>
-GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t seen, int64_t width, T first_t,
+GMA_INLINE void differentiate_row(T* weights, T* grads, int64_t from, int64_t seen, int64_t width, T first_t,
                                   const RowPrior<T>& prior, T factor, T delta, T delta_rest, T scale, const T* keep,
                                   PriorSums<T>& sums) {
   constexpr int n = lanes<T>;
-  Vector<T> t = count_up<T>() + first_t, center{}, width_sum{};
+  Vector<T> t = count_up<T>() + (first_t + T(from)), center{}, width_sum{};
   int64_t c = 0;
+  for (; c < from; c += n) {
+    store(weights + c, Vector<T>{});
+    store(grads + c, Vector<T>{});
+  }
   for (; c < seen; c += n, t += T(n)) {
     const Vector<T> weight = load(weights + c) * factor, grad = weight * (load(grads + c) - delta - delta_rest);
     if constexpr (dropout) store(weights + c, weight * load(keep + c));

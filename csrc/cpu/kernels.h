@@ -32,9 +32,10 @@ inline void forward(const ForwardParams& p, const Parallel& parallel) {
 // in the way of many. The context that comes with it is not read.
 template <class E>
 GMA_INLINE void describe_new_logsumexp(ForwardParams& p, Arena& arena) {
-  p.context = {arena.take<E>(p.batches * p.heads * p.rows * p.value_size), p.heads * p.rows * p.value_size,
-               p.rows * p.value_size, p.value_size};
-  p.logsumexp = {arena.take<Arithmetic<E>>(p.batches * p.heads * p.rows), p.heads * p.rows, p.rows, 1};
+  const int64_t rows = all_rows(p);
+  p.context = {arena.take<E>(rows * p.heads * p.value_size), p.heads * p.rows * p.value_size, p.value_size,
+               p.heads * p.value_size};
+  p.logsumexp = {arena.take<Arithmetic<E>>(rows * p.heads), p.heads * p.rows, 1, p.heads};
 }
 
 inline int64_t backward_workspace(const BackwardParams& p) {

@@ -57,8 +57,9 @@ struct PrefetchedHead {
   GMA_INLINE PrefetchedHead(const ForwardParams& p, int64_t b, int64_t h) {
     if (!next_head(p, b, h)) return;
     query = {E(), p.query, b, h, p.rows, p.head_size};
-    key = {E(), p.key, b, h, p.keys, p.head_size};
-    value = {E(), p.value, b, h, p.keys, p.value_size};
+    const int64_t of_keys = p.group == 1 ? h : h / p.group;
+    key = {E(), p.key, b, of_keys, p.keys, p.head_size};
+    value = {E(), p.value, b, of_keys, p.keys, p.value_size};
   }
 };
 

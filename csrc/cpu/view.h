@@ -23,6 +23,7 @@ struct MatrixRows {
   int64_t stride;
 
   GMA_INLINE const E* operator[](int64_t j) const { return first + j * stride; }
+  GMA_INLINE MatrixRows from(int64_t j) const { return {first + j * stride, stride}; }
 };
 
 template <class E>

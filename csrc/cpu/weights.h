@@ -20,15 +20,16 @@ GMA_INLINE Vector<T> lanes_of_product(const T* query, const E* key, int64_t colu
   return sum;
 }
 
-// logits[count] = scale * q.k_j for the first keys, written in whole vectors
-template <class E, class T>
+// logits[count] = scale * q.k_j for the first keys, written in whole vectors. `next`: the rows that will be read after
+// the keys.
+template <bool prefetches, class E, class T>
 void dot_products(const T* query, MatrixRows<E> keys, int64_t count, int64_t columns, MatrixRows<E> next, T* logits) {
   constexpr int n = lanes<T>;
   for (int64_t j = 0; j < count; j += n) {
     const int height = count - j < n ? int(count - j) : n;
     Vector<T> sums[n] = {};
     for (int i = 0; i < height; ++i) {
-      prefetch_ahead(keys, j + i, count, next, columns);
+      if constexpr (prefetches) prefetch_ahead(keys, j + i, count, next, columns);
       sums[i] = lanes_of_product(query, keys[j + i], columns);
     }
     store(logits + j, reduce_rows<T>(sums, [](Vector<T> x, Vector<T> y) { return x + y; }));
@@ -42,7 +43,8 @@ struct WeightsScratch {
 
   WeightsScratch(const ForwardParams& p, Arena& arena) {
     query = arena.take<T>(whole_vectors<T>(p.head_size));
-    weights = arena.take<T>(whole_vectors<T>(p.keys));
+    // and whole vectors from any of the first keys on
+    weights = arena.take<T>(whole_vectors<T>(p.keys) + lanes<T>);
   }
 };
 
@@ -51,20 +53,39 @@ struct SoftmaxTotals {
   T maximum, sum;
 };
 
-// s.weights[visible] = exp(logit - maximum) of one row, 0 to the end of the last vector; visible > 0.
+// The key with which the weights of a row begin: a whole counter of dropout.
+template <class T>
+GMA_INLINE int64_t first_weight(const Row<T>& row) {
+  return row.first & ~3;
+}
+
+// weights[...] = exp(logit - maximum), from scores of the keys begin .. visible - 1 of one row; 0 before the first that
+// it sees, and to the end of the last vector. visible > 0
+template <class T>
+SoftmaxTotals<T> exponentiate_scores(PriorKind prior, const Row<T>& row, int64_t begin, T* weights) {
+  const int64_t count = row.visible - begin;
+  Vector<T> largest{};
+  with_prior(prior, [&](auto kind) {
+    with_flag(row.first > begin, [&](auto hidden_left) {
+      constexpr Mask mask = hidden_left.value ? Mask::both : Mask::right;
+      largest = add_prior<kind.value, mask>(weights, count, count, T(begin + 1 - row.prior.peak), row.prior,
+                                            broadcast<T>(-T(__builtin_inf())), row.first - begin);
+    });
+  });
+  const T maximum = max_of_lanes<T>(largest);
+  return {maximum, sum_of_lanes<T>(exponentiate(weights, count, maximum))};
+}
+
+// s.weights = exp(logit - maximum) of one row, from `first_weight` on; visible > 0.
 // `next`: the rows that will be read after the keys.
 template <class E, class T>
 SoftmaxTotals<T> row_weights(const ForwardParams& p, int64_t b, int64_t h, int64_t i, const Row<T>& row,
                              MatrixRows<E> next, const WeightsScratch<T>& s) {
+  const int64_t begin = first_weight(row);
   pack_rows(row_of<E>(p.query, b, h, i), 0, 1, p.head_size, T(p.scale), s.query, 0);
-  dot_products(s.query, rows_of<E>(p.key, b, h), row.visible, p.head_size, next, s.weights);
-  Vector<T> largest{};
-  with_prior(p.prior, [&](auto kind) {
-    largest = add_prior<kind.value, true>(s.weights, row.visible, row.visible, T(1 - row.prior.peak), row.prior,
-                                          broadcast<T>(-T(__builtin_inf())));
-  });
-  const T maximum = max_of_lanes<T>(largest);
-  return {maximum, sum_of_lanes<T>(exponentiate(s.weights, row.visible, maximum))};
+  dot_products<true>(s.query, rows_of<E>(p.key, b, key_head(p, h)).from(begin), row.visible - begin, p.head_size, next,
+                     s.weights);
+  return exponentiate_scores(p.prior, row, begin, s.weights);
 }
 
 // weights: [B, H, T, S] contiguous
@@ -82,9 +103,10 @@ void weights_all(const ForwardParams& p, void* weights, const Parallel& parallel
     const Row<T> row = make_row<T>(p, b, h, i);
     E* to = static_cast<E*>(weights) + task * p.keys;
     if (row.visible > 0) {
-      const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, rows_of<E>(p.key, b, h), s);
-      unpack_row(s.weights, row.visible, 1 / totals.sum, to);
+      const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, rows_of<E>(p.key, b, key_head(p, h)), s);
+      unpack_row(s.weights + row.first - first_weight(row), row.visible - row.first, 1 / totals.sum, to + row.first);
     }
+    fill_zero(to, row.first);
     fill_zero(to + row.visible, p.keys - row.visible);
   });
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <utility>
 
 #include "cpu/pool.h"
 #include "threads.h"
@@ -64,44 +65,112 @@ void read_seed(const std::optional<Tensor>& seed, gma::ForwardParams& p) {
   if (p.drop_below > 0) p.seed = static_cast<uint64_t>(*seed->const_data_ptr<int64_t>());
 }
 
-std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
-                                          Tensor visible, std::optional<Tensor> seed, int64_t prior, double scale,
-                                          double dropout_p) {
+// The most that one sentence has, of offsets of packed ones.
+int64_t longest_sentence(const char* name, const Tensor& offsets, const Device& device, int64_t sentences,
+                         int64_t total) {
+  require_tensor(name, offsets, device, Dtype::Int, {sentences + 1});
+  require(offsets.stride(0) == 1 || sentences == 0, name, " has stride ", offsets.stride(0),
+          "; expected 1, call .contiguous()");
+  const int32_t* ends = offsets.const_data_ptr<int32_t>();
+  int64_t longest = 0;
+  for (int64_t b = 0; b < sentences; ++b) {
+    const int64_t length = int64_t(ends[b + 1]) - ends[b];
+    require(length >= 0, name, " falls from ", ends[b], " to ", ends[b + 1], "; expected it never to fall");
+    longest = length > longest ? length : longest;
+  }
+  require(ends[0] == 0 && ends[sentences] == total, name, " leads from ", ends[0], " to ", ends[sentences],
+          "; expected from 0 to ", total);
+  return longest;
+}
+
+// After everything else is described and allocated as of one long sentence.
+void describe_sentences(const std::optional<Tensor>& cu_query, const std::optional<Tensor>& cu_key,
+                        const Device& device, gma::ForwardParams& p) {
+  require(cu_query.has_value() == cu_key.has_value(), "cu_query and cu_key: expected both or none");
+  if (!cu_query.has_value()) return;
+  require(p.batches == 1, "query has ", p.batches, " batches; expected 1 with cu_query");
+  require(cu_query->dim() == 1 && cu_query->size(0) >= 1, "cu_query has shape ", shape_text(cu_query->sizes()),
+          "; expected [sentences + 1]");
+  const int64_t sentences = cu_query->size(0) - 1;
+  p.packed_rows = p.rows;
+  p.rows = longest_sentence("cu_query", *cu_query, device, sentences, p.packed_rows);
+  p.keys = longest_sentence("cu_key", *cu_key, device, sentences, p.keys);
+  p.batches = sentences;
+  p.query_offsets = cu_query->const_data_ptr<int32_t>();
+  p.key_offsets = cu_key->const_data_ptr<int32_t>();
+}
+
+std::tuple<Tensor, Tensor> native_general_forward(Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
+                                                  Tensor visible, std::optional<Tensor> first,
+                                                  std::optional<Tensor> cu_query, std::optional<Tensor> cu_key,
+                                                  std::optional<Tensor> seed, int64_t prior, double scale,
+                                                  double dropout_p) {
   gma::ForwardParams p{};
   const Device device = cpu();
   const Dtype dtype = query.scalar_type();
   describe_rows(query, key, center, width, visible, prior, scale, device, p);
   describe_values(value, dtype, seed, dropout_p, device, p);
+  describe_first(first, device, p);
   read_seed(seed, p);
   auto outputs = empty_forward(device, dtype, p);
+  describe_sentences(cu_query, cu_key, device, p);
   gma::forward(p, gma::torch_threads());
   return outputs;
 }
 
 // the kernel recomputes rows: the context is only checked
-Gradients native_backward(Tensor grad_context, Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
-                          Tensor visible, std::optional<Tensor> seed, Tensor context, Tensor logsumexp, int64_t prior,
-                          double scale, double dropout_p) {
+Gradients native_general_backward(Tensor grad_context, std::optional<Tensor> grad_logsumexp, Tensor query, Tensor key,
+                                  Tensor value, Tensor center, Tensor width, Tensor visible,
+                                  std::optional<Tensor> first, std::optional<Tensor> cu_query,
+                                  std::optional<Tensor> cu_key, std::optional<Tensor> seed, Tensor context,
+                                  Tensor logsumexp, int64_t prior, double scale, double dropout_p) {
   gma::BackwardParams p{};
   const Device device = cpu();
   const Dtype dtype = query.scalar_type();
   describe_rows(query, key, center, width, visible, prior, scale, device, p);
   describe_values(value, dtype, seed, dropout_p, device, p);
+  describe_first(first, device, p);
   read_seed(seed, p);
   describe_results(context, logsumexp, grad_context, dtype, device, p);
+  describe_grad_logsumexp(grad_logsumexp, dtype, device, p);
   Gradients gradients = empty_backward(device, dtype, center.size(1), width.size(1), p);
+  describe_sentences(cu_query, cu_key, device, p);
   gma::backward(p, gma::torch_threads());
   return gradients;
 }
 
-Tensor native_weights(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible, int64_t prior,
-                      double scale) {
+Tensor native_general_weights(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible,
+                              std::optional<Tensor> first, int64_t prior, double scale) {
   gma::ForwardParams p{};
   const Device device = cpu();
   describe_rows(query, key, center, width, visible, prior, scale, device, p);
+  describe_first(first, device, p);
   Tensor weights = empty_weights(device, query.scalar_type(), p);
   gma::attention_weights(p, weights.data_ptr(), gma::torch_threads());
   return weights;
+}
+
+std::tuple<Tensor, Tensor> native_forward(Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
+                                          Tensor visible, std::optional<Tensor> seed, int64_t prior, double scale,
+                                          double dropout_p) {
+  return native_general_forward(std::move(query), std::move(key), std::move(value), std::move(center), std::move(width),
+                                std::move(visible), std::nullopt, std::nullopt, std::nullopt, std::move(seed), prior,
+                                scale, dropout_p);
+}
+
+Gradients native_backward(Tensor grad_context, Tensor query, Tensor key, Tensor value, Tensor center, Tensor width,
+                          Tensor visible, std::optional<Tensor> seed, Tensor context, Tensor logsumexp, int64_t prior,
+                          double scale, double dropout_p) {
+  return native_general_backward(std::move(grad_context), std::nullopt, std::move(query), std::move(key),
+                                 std::move(value), std::move(center), std::move(width), std::move(visible),
+                                 std::nullopt, std::nullopt, std::nullopt, std::move(seed), std::move(context),
+                                 std::move(logsumexp), prior, scale, dropout_p);
+}
+
+Tensor native_weights(Tensor query, Tensor key, Tensor center, Tensor width, Tensor visible, int64_t prior,
+                      double scale) {
+  return native_general_weights(std::move(query), std::move(key), std::move(center), std::move(width),
+                                std::move(visible), std::nullopt, prior, scale);
 }
 
 }  // namespace
@@ -110,4 +179,7 @@ STABLE_TORCH_LIBRARY_IMPL(gma_kernels, CPU, library) {
   library.impl("native_forward", TORCH_BOX(&native_forward));
   library.impl("native_backward", TORCH_BOX(&native_backward));
   library.impl("native_weights", TORCH_BOX(&native_weights));
+  library.impl("native_general_forward", TORCH_BOX(&native_general_forward));
+  library.impl("native_general_backward", TORCH_BOX(&native_general_backward));
+  library.impl("native_general_weights", TORCH_BOX(&native_general_weights));
 }

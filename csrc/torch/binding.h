@@ -122,8 +122,11 @@ inline void describe_rows(const Tensor& query, const Tensor& key, const Tensor& 
   require(p.head_size >= 1 && p.head_size <= max_head_size, "query has ", p.head_size, " columns; expected 1 to ",
           max_head_size);
   require(p.rows < (int64_t(1) << 30) && p.keys < (int64_t(1) << 30), "T and S must be below 2**30");
+  const int64_t key_heads = key.size(1);
+  require(key_heads >= 1 && p.heads % key_heads == 0, "key has ", key_heads, " heads; expected a divisor of ", p.heads);
+  p.group = p.heads / key_heads;
   p.query = matrix_view<const void>("query", query, device, dtype, {p.batches, p.heads, p.rows, p.head_size});
-  p.key = matrix_view<const void>("key", key, device, dtype, {p.batches, p.heads, p.keys, p.head_size});
+  p.key = matrix_view<const void>("key", key, device, dtype, {p.batches, key_heads, p.keys, p.head_size});
   p.center = row_view<const void>("center", center, device, row_dtype(dtype), p);
   p.width = row_view<const void>("width", width, device, row_dtype(dtype), p);
   p.visible = row_view<const int32_t>("visible", visible, device, Dtype::Int, p);
@@ -136,13 +139,19 @@ inline void describe_values(const Tensor& value, Dtype dtype, const std::optiona
   p.value_size = value.size(3);
   require(p.value_size >= 1 && p.value_size <= max_head_size, "value has ", p.value_size, " columns; expected 1 to ",
           max_head_size);
-  p.value = matrix_view<const void>("value", value, device, dtype, {p.batches, p.heads, p.keys, p.value_size});
+  const Sizes expected = {p.batches, p.heads / p.group, p.keys, p.value_size};
+  p.value = matrix_view<const void>("value", value, device, dtype, expected);
   require(dropout_p >= 0 && dropout_p < 1, "dropout_p is ", dropout_p, "; expected 0 <= dropout_p < 1");
   if (dropout_p == 0) return;
   require(seed.has_value(), "seed is missing; expected a 0-d int64 tensor when dropout_p > 0");
   require_tensor("seed", *seed, device, Dtype::Long, {});
   p.drop_below = static_cast<uint32_t>(std::floor(dropout_p * 4294967296.0));
   p.keep_scale = 1 / (1 - dropout_p);
+}
+
+// Fills in the left bound.
+inline void describe_first(const std::optional<Tensor>& first, const Device& device, ForwardParams& p) {
+  if (first.has_value()) p.first = row_view<const int32_t>("first", *first, device, Dtype::Int, p);
 }
 
 // In C: the dispatcher would look the operator up by name, which a decoding step feels.
@@ -157,10 +166,11 @@ inline Tensor empty_strided(const Device& device, Sizes sizes, Sizes strides, Dt
   return Tensor(handle);
 }
 
-// [B, H, rows, columns], dense in memory as [B, rows, H, columns]
-inline Tensor empty_heads(const Device& device, const ForwardParams& p, int64_t rows, int64_t columns, Dtype dtype) {
-  return device.empty(device, {p.batches, p.heads, rows, columns},
-                      {rows * p.heads * columns, columns, p.heads * columns, 1}, dtype);
+// [B, heads, rows, columns], dense in memory as [B, rows, heads, columns]
+inline Tensor empty_heads(const Device& device, const ForwardParams& p, int64_t heads, int64_t rows, int64_t columns,
+                          Dtype dtype) {
+  return device.empty(device, {p.batches, heads, rows, columns}, {rows * heads * columns, columns, heads * columns, 1},
+                      dtype);
 }
 
 inline Tensor empty_rows(const Device& device, const ForwardParams& p, int64_t heads, Dtype dtype) {
@@ -168,7 +178,7 @@ inline Tensor empty_rows(const Device& device, const ForwardParams& p, int64_t h
 }
 
 inline std::tuple<Tensor, Tensor> empty_forward(const Device& device, Dtype dtype, ForwardParams& p) {
-  Tensor context = empty_heads(device, p, p.rows, p.value_size, dtype);
+  Tensor context = empty_heads(device, p, p.heads, p.rows, p.value_size, dtype);
   Tensor logsumexp = empty_rows(device, p, p.heads, row_dtype(dtype));
   p.context = matrix_view<void>("context", context, device, dtype, {p.batches, p.heads, p.rows, p.value_size});
   p.logsumexp = row_view<void>("logsumexp", logsumexp, device, row_dtype(dtype), p);
@@ -188,18 +198,26 @@ inline void describe_results(const Tensor& context, const Tensor& logsumexp, Ten
   p.grad_context = matrix_view<const void>("grad_context", grad_context, device, dtype, sizes);
 }
 
+inline void describe_grad_logsumexp(const std::optional<Tensor>& grad, Dtype dtype, const Device& device,
+                                    BackwardParams& p) {
+  if (!grad.has_value()) return;
+  require_tensor("grad_logsumexp", *grad, device, row_dtype(dtype), {p.batches, p.heads, p.rows});
+  p.grad_logsumexp = row_view<const void>("grad_logsumexp", *grad, device, row_dtype(dtype), p);
+}
+
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 inline Gradients empty_backward(const Device& device, Dtype dtype, int64_t center_heads, int64_t width_heads,
                                 BackwardParams& p) {
-  Tensor query = empty_heads(device, p, p.rows, p.head_size, dtype);
-  Tensor key = empty_heads(device, p, p.keys, p.head_size, dtype);
-  Tensor value = empty_heads(device, p, p.keys, p.value_size, dtype);
+  const int64_t key_heads = p.heads / p.group;
+  Tensor query = empty_heads(device, p, p.heads, p.rows, p.head_size, dtype);
+  Tensor key = empty_heads(device, p, key_heads, p.keys, p.head_size, dtype);
+  Tensor value = empty_heads(device, p, key_heads, p.keys, p.value_size, dtype);
   Tensor center = empty_rows(device, p, center_heads, row_dtype(dtype));
   Tensor width = empty_rows(device, p, width_heads, row_dtype(dtype));
   p.grad_query = matrix_view<void>("grad_query", query, device, dtype, {p.batches, p.heads, p.rows, p.head_size});
-  p.grad_key = matrix_view<void>("grad_key", key, device, dtype, {p.batches, p.heads, p.keys, p.head_size});
-  p.grad_value = matrix_view<void>("grad_value", value, device, dtype, {p.batches, p.heads, p.keys, p.value_size});
+  p.grad_key = matrix_view<void>("grad_key", key, device, dtype, {p.batches, key_heads, p.keys, p.head_size});
+  p.grad_value = matrix_view<void>("grad_value", value, device, dtype, {p.batches, key_heads, p.keys, p.value_size});
   p.grad_center = row_view<void>("grad_center", center, device, row_dtype(dtype), p);
   p.grad_width = row_view<void>("grad_width", width, device, row_dtype(dtype), p);
   return {query, key, value, center, width};

@@ -60,6 +60,7 @@ void require_served(Dtype dtype, int64_t value_size, const gma::ForwardParams& p
   require(gma::cuda::serves(p.scalar_type, p.head_size, value_size), "the CUDA kernels do not serve ",
           torch::headeronly::toString(dtype), " with D = ", p.head_size, " and Dv = ", value_size,
           "; pass backend='reference'");
+  require(p.group == 1, "the CUDA kernels do not serve grouped heads; pass backend='reference'");
 }
 
 void point_to_seed(const std::optional<Tensor>& seed, gma::ForwardParams& p) {

@@ -188,7 +188,7 @@ def test_a_center_beyond_all_numbers_keeps_logsumexp_and_gradients_finite(backen
     needs(backend, "logsumexp")
     inputs = simple_inputs(dtype=torch.float32)
     inputs.center[0, 0, :2] = torch.tensor([-1e30, 3e38])
-    inputs.width[0, 0, :3] = torch.tensor([1e-38, 1e-38, 1e-38])
+    inputs.width[0, 0, :3] = torch.tensor([1e-38, 1e-10, 1e-38])
     leaves = inputs.leaves()
     found = gma_kernels.gaussian_attention(*leaves, prior=prior, return_logsumexp=True, backend=backend)
     assert found.logsumexp.isfinite().all()

@@ -26,11 +26,11 @@ inline void attend_row(const AttendedRow& row, float* scratch) {
     const MatrixRows<float> next{h + 1 < row.heads ? keys.first + size : row.next, row.memory_stride};
     const RowPrior<float> prior = make_row_prior(row.center[a], row.width[a], visible);
     pack_rows(row.query + h * size, 0, 1, size, row.scale, query, 0);
-    dot_products(query, keys, visible, size, values, weights);
+    dot_products<true>(query, keys, visible, size, values, weights);
     Vector<float> largest{};
     with_prior(row.prior, [&](auto kind) {
-      largest = add_prior<kind.value, true>(weights, visible, visible, float(1 - prior.peak), prior,
-                                            broadcast<float>(-__builtin_inff()));
+      largest = add_prior<kind.value, Mask::right>(weights, visible, visible, float(1 - prior.peak), prior,
+                                                   broadcast<float>(-__builtin_inff()));
     });
     const float total = sum_of_lanes<float>(exponentiate(weights, visible, max_of_lanes<float>(largest)));
     weighted_sum(weights, values, visible, size, next, context);
