@@ -1,10 +1,24 @@
 """The reference of Python names: which of them are public, page by page. mkdocstrings reads their docstrings."""
 
+import re
+from pathlib import Path
+
+HOLDS_ONE = re.compile(r"^class \w+\(CrossAttention\)|^class Segmenter", re.MULTILINE)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def policies() -> list[str]:
+    """The files that hold one."""
+    found = sorted(path.stem for path in (ROOT / "gma" / "policies").glob("*.py") if HOLDS_ONE.search(path.read_text()))
+    return [f"gma.policies.{name}" for name in found]
+
+
 # title → what the page says first, and what it documents
 PAGES = {
     "Attention": (
         "The drop-in module, and the operator below it.",
-        ["gma.attention.module", "gma.attention.alignment", "gma_kernels.api"],
+        ["gma.attention.module", "gma.attention.alignment", "gma_kernels.api", "gma_kernels.logsumexp"],
     ),
     "Backends": ("Which implementation of the operator serves.", ["gma_kernels.backends"]),
     "Streaming": (
@@ -15,20 +29,9 @@ PAGES = {
     "Server": ("Messages of the protocol.", ["gma.serve.protocol"]),
     "Models": (
         "Loading a model, and the Transformer that it is.",
-        ["gma.model.directory", "gma.decoding.translate", "gma.model.transformer"],
+        ["gma.model.directory", "gma.model.hub", "gma.decoding.translate", "gma.model.transformer"],
     ),
-    "Policies": (
-        "What a new policy derives from, and the ones that are there.",
-        [
-            "gma.policies.base",
-            "gma.policies.gaussian",
-            "gma.policies.gain",
-            "gma.policies.wait_k",
-            "gma.policies.monotonic",
-            "gma.policies.offline",
-            "gma.policies.meaning_units",
-        ],
-    ),
+    "Policies": ("What a new policy derives from, and the ones that are there.", ["gma.policies.base", *policies()]),
     "Metrics": (
         "Plain functions of numbers and strings.",
         ["gma.metrics.latency", "gma.metrics.quality", "gma.metrics.alignment", "gma.metrics.bootstrap"],

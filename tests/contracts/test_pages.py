@@ -82,7 +82,7 @@ def run(line: str, monkeypatch) -> None:
     words = shlex.split(found["words"])
     quick = QUICK & {words[0], " ".join(words[:2])} and not SLOW_OPTIONS & {*words}
     made = words[words.index("--output") + 1] if "--output" in words else ""
-    named = [word for word in words if re.search(r"^runs/|\.(toml|log|json)$", word) and word != made]
+    named = [word for word in words if re.search(r"^runs/|^hf:|\.(toml|log|json)$", word) and word != made]
     if not quick or not all(map(Path.exists, map(Path, named))):
         return
     if found["said"]:
@@ -136,6 +136,8 @@ def test_a_command_is_there_and_has_its_options(page, command):
 
 
 def check_gma(arguments: list[str]) -> None:
+    # what is on a hub is not fetched for this
+    arguments = ["de-en" if word.startswith("hf:") else word for word in arguments]
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         command = command.commands[arguments[0]]

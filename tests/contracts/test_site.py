@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import gma
+import gma.client
+import gma.policies
+import gma_kernels
 from tests.support.browser import chromium
 from tests.support.pages import LINK, ROOT
 
@@ -60,6 +64,15 @@ def test_the_commands_are_all_there(laid_out):
     text = (laid_out / "pages" / "commands.md").read_text("utf-8")
     for name in ("gma serve-load", "gma plot attention", "| `--delta`, `--k`, `--threshold` |", "| required |"):
         assert name in text
+
+
+@pytest.mark.parametrize("package", [gma, gma_kernels, gma.client, gma.policies], ids=lambda package: package.__name__)
+def test_every_public_name_is_in_the_reference(laid_out, package):
+    """In a module that a page of the reference names."""
+    text = "".join(path.read_text("utf-8") for path in (laid_out / "pages" / "api").glob("*.md"))
+    for name in package.__all__:
+        home = getattr(getattr(package, name), "__module__", None)
+        assert home is None or f"::: {home}\n" in text or f"::: {home}.{name}\n" in text, f"{home}.{name}"
 
 
 @pytest.mark.slow
