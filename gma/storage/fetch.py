@@ -192,7 +192,7 @@ def _receive(part: _Part, response: http.client.HTTPResponse, start: int, report
     else:
         # a whole file: the first request, a server that knows no ranges, or a file that has changed
         length, start = response.headers.get("Content-Length", ""), 0
-        total = int(length) if length.isdigit() else None
+        total = int(length) if length.isdecimal() else None
         part.restart(_Version(part.url, response.headers.get("ETag"), response.headers.get("Last-Modified"), total))
     if part.length is not None and total not in (None, part.length):
         part.discard()
@@ -233,7 +233,7 @@ def _resumed_length(version: _Version, response: http.client.HTTPResponse, start
     first, _, length = span.partition("/")
     if unit != "bytes" or first.partition("-")[0] != str(start):
         raise _Changed
-    total = int(length) if length.isdigit() else version.length
+    total = int(length) if length.isdecimal() else version.length
     if version.length is not None and total != version.length:
         raise _Changed
     etag = response.headers.get("ETag")

@@ -1,21 +1,28 @@
 """Characters as people type them, in those that a vocabulary knows.
 
 Composition to NFC is for all text. The rest is done for a character that the vocabulary has never seen, and for
-quotation marks that it has hardly seen: 😀 is left out, ﬁ becomes fi, Ｇ becomes G, “Ja” becomes "Ja".
+quotation marks and dashes that it has hardly seen: 😀 is left out, ﬁ becomes fi, Ｇ becomes G, “Ja” becomes "Ja".
 """
 
+import re
 import unicodedata
 from collections.abc import Callable, Collection
 
 # opening quotation marks, and the marks that close what they open
 CLOSING = {"„": "“", "“": "”", "‟": "”", "‚": "‘", "«": "»", "»": "«", "‹": "›", "›": "‹", "「": "」", "『": "』"}
 QUOTES = frozenset([*CLOSING, *CLOSING.values()])
-QUOTE, APOSTROPHES = '"', ("'", "’")
+QUOTE, COMMA, LOW_QUOTE, APOSTROPHES = '"', ",", "‚", ("'", "’")
+# quotation marks of two characters, as they are typed before a word and behind it
+CLOSING_PAIRS = re.compile(r"``|''|´´|<<|>>")
+OPENING_PAIRS = re.compile(f"[,‚]{{2}}|{CLOSING_PAIRS.pattern}")
 # typed in the place of an apostrophe, between letters
-LIKE_APOSTROPHES = frozenset("‘‛´`ʼ′＇")
+LIKE_APOSTROPHES = frozenset("‘‛´`ʻʼ′＇׳ꞌ")
+DASHES = dict.fromkeys("‐‑−⁃－﹣", "-") | dict.fromkeys("‒―⸺─﹘", "–—-") | {"–": "—-", "—": "–-"}
 # what Unicode's compatibility forms leave open, the nearest first
-SIMILAR = {"–": "—-", "—": "–-", "⁄": "/", "。": ".", "、": ",", "’": "'", "'": "’"}
-SIMILAR |= dict.fromkeys("‐‑−⁃", "-") | dict.fromkeys("‒―⸺─", "–—-")
+SIMILAR = {"⁄": "/", "’": "'", "'": "’"} | DASHES | dict(zip("。、؟،؛۔।", ".,?,;.."))
+SIMILAR |= dict.fromkeys("″‶❝❞⹂〝〞〟״", QUOTE)
+# of letters with a stroke, small capitals, letters in black boxes
+LATIN = re.compile(r"LATIN (?:CAPITAL |SMALL )?LETTER (?:[A-Z]+ )*?([A-Z])\b")
 # two format characters that are part of the spelling in some scripts
 JOINERS = frozenset("\u200c\u200d")
 REMEMBERED = 1 << 14
@@ -36,7 +43,9 @@ class Characters(dict[int, str]):
 
     def __init__(self, alphabet: Collection[str], has_piece: Callable[[str], bool]):
         super().__init__()
-        self._alphabet = frozenset(alphabet)
+        # one dash is as good as another that the model has seen more often
+        rare = {dash for dash in DASHES if not has_piece(dash) and any(map(has_piece, DASHES[dash]))}
+        self._alphabet = frozenset(alphabet) - rare
         familiar = {mark for mark in QUOTES & self._alphabet if has_piece(mark)}
         familiar |= {mark for mark, end in CLOSING.items() if mark in self._alphabet and end in familiar}
         self._strange_quotes = QUOTES - familiar if QUOTE in self._alphabet else frozenset()
@@ -46,6 +55,8 @@ class Characters(dict[int, str]):
 
     def known(self, word: str) -> str:
         """The word in known characters; unknown letters and digits stay, other unknown characters are left out."""
+        if self._strange_quotes and OPENING_PAIRS.search(word):
+            word = _without_pairs(word)
         if self._plain.issuperset(word):
             return word
         if not self._marks.isdisjoint(word):
@@ -69,6 +80,8 @@ class Characters(dict[int, str]):
             return self._apostrophe or mark
         # “ opens in English and closes in German: what is familiar before a word need not be after it
         opens = not any(map(str.isalnum, word[:place])) and any(map(str.isalnum, word[place:]))
+        if mark == LOW_QUOTE and not opens and COMMA in self._alphabet:
+            return COMMA
         if mark in self._strange_quotes or (opens and CLOSING.get(mark) in self._strange_quotes):
             return QUOTE
         return mark
@@ -88,11 +101,44 @@ class Characters(dict[int, str]):
             return other
         compatible = unicodedata.normalize("NFKC", letter)
         base = "".join(part for part in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(part))
-        for other in (compatible, unicodedata.normalize("NFD", letter), base, letter.lower()):
+        if compatible != letter and _is_label(letter):
+            return ""
+        digit = str(unicodedata.digit(letter, ""))
+        for other in (
+            compatible,
+            unicodedata.normalize("NFD", letter),
+            base,
+            letter.lower(),
+            digit,
+            _plain_letter(letter),
+        ):
             other = "".join(self._found(part) for part in "".join(other.split())) if other != letter else ""
             if other and self._alphabet.issuperset(other):
                 return other
         return letter if letter.isalnum() else ""
+
+
+def _without_pairs(word: str) -> str:
+    """``Ja'', ,,Ja'' and <<Ja>> with the quotation marks that they stand for."""
+    places = [place for place, letter in enumerate(word) if letter.isalnum()]
+    if not places:
+        return word
+    first, last = places[0], places[-1] + 1
+    return OPENING_PAIRS.sub(QUOTE, word[:first]) + word[first:last] + CLOSING_PAIRS.sub(QUOTE, word[last:])
+
+
+def _plain_letter(letter: str) -> str:
+    """The Latin letter whose form this is, by its name: l of ł, A of 🅰; nothing of others."""
+    name = unicodedata.name(letter, "")
+    latin = LATIN.search(name)
+    if latin is None:
+        return ""
+    return latin[1] if "CAPITAL LETTER" in name else latin[1].lower()
+
+
+def _is_label(letter: str) -> bool:
+    """™ and the like: letters, but no part of the word."""
+    return unicodedata.category(letter) == "So" and unicodedata.decomposition(letter).startswith("<super>")
 
 
 def _is_format(letter: str) -> bool:

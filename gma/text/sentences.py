@@ -133,7 +133,7 @@ class SentenceFinder:
             return "abbreviation"
         if len(last) == 1 and last.isalpha():
             return "initial"
-        if self.rules.ordinals and ((last.isdigit() and int(last) <= self.rules.ordinals) or _ROMAN.fullmatch(last)):
+        if self.rules.ordinals and ((last.isdecimal() and int(last) <= self.rules.ordinals) or _ROMAN.fullmatch(last)):
             return "ordinal"
         if "." in stem and re.fullmatch(r"(?:\w{1,3}\.)+\w{1,3}", stem) and not stem[-1].isdigit():
             return "abbreviation"
