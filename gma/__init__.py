@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gma import metrics
-    from gma.attention import Alignment, GaussianMultiheadAttention
+    from gma.attention import Alignment, GaussianMultiheadAttention, SourceCache
     from gma.decoding.streaming import Emission, Stream, StreamingTranslator
     from gma.decoding.translate import translate
     from gma.evaluation.evaluate import evaluate
@@ -27,6 +27,7 @@ __all__ = [
     "Alignment",
     "Emission",
     "GaussianMultiheadAttention",
+    "SourceCache",
     "Stream",
     "StreamingTranslator",
     "Transformer",
@@ -40,6 +41,7 @@ _HOMES = {
     "Alignment": "gma.attention",
     "Emission": "gma.decoding.streaming",
     "GaussianMultiheadAttention": "gma.attention",
+    "SourceCache": "gma.attention",
     "Stream": "gma.decoding.streaming",
     "StreamingTranslator": "gma.decoding.streaming",
     "Transformer": "gma.model.transformer",

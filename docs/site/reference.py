@@ -18,7 +18,13 @@ def policies() -> list[str]:
 PAGES = {
     "Attention": (
         "The drop-in module, and the operator below it.",
-        ["gma.attention.module", "gma.attention.alignment", "gma_kernels.api", "gma_kernels.logsumexp"],
+        [
+            "gma.attention.module",
+            "gma.attention.alignment",
+            "gma.attention.source_cache",
+            "gma_kernels.api",
+            "gma_kernels.logsumexp",
+        ],
     ),
     "Backends": ("Which implementation of the operator serves.", ["gma_kernels.backends"]),
     "Streaming": (

@@ -2,5 +2,6 @@
 
 from gma.attention.alignment import Alignment
 from gma.attention.module import GaussianMultiheadAttention
+from gma.attention.source_cache import SourceCache
 
-__all__ = ["Alignment", "GaussianMultiheadAttention"]
+__all__ = ["Alignment", "GaussianMultiheadAttention", "SourceCache"]

@@ -175,6 +175,17 @@ def within_source(heard: Tensor, source_lengths: Tensor) -> Tensor:
     return torch.minimum(heard, longest).clamp(min=0.0).int()
 
 
+def window_start(center: Tensor, visible: Tensor, window: int) -> Tensor:
+    """How many leading source words each row may not use: int32 [B, 1 or H, T].
+
+    What a row sees begins `window` words before the one it stands on, ⌊center⌋, or before the last that it sees if that
+    comes first: a row that sees anything keeps something to look at.
+    """
+    # a NaN hides nothing, so that the operator meets it and names it
+    standing = center.detach().double().nan_to_num(nan=0.0).floor()
+    return (torch.minimum(standing, visible.double()) - (1 + window)).clamp(min=0.0).int()
+
+
 def without_prior(query: Tensor, visible: Tensor) -> Alignment:
     """The alignment of rows that know no position: for prior="none". visible: [B, 1 or H, T]."""
     one = torch.ones((), dtype=accumulation_dtype(query.dtype), device=query.device).expand(visible.shape)

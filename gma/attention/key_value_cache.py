@@ -47,6 +47,14 @@ class KeyValueCache:
         if self.key.shape[1] > LARGE and 4 * positions <= self.key.shape[1]:
             self.parts = [buffer[:, : 2 * positions].clone() for buffer in self.parts]
 
+    def drop(self, positions: Tensor) -> None:
+        """Forget the first positions of every sentence, [N]: what stood behind them stands at the beginning."""
+        place = torch.arange(self.room, device=positions.device) + positions[:, None]
+        # what comes behind the last position is never read
+        place.clamp_(max=self.room - 1)
+        sentence = torch.arange(len(positions), device=positions.device)[:, None]
+        self.parts = [buffer[sentence, place] for buffer in self.parts]
+
     def write(self, rows: Tensor, start: Tensor, *parts: Tensor) -> None:
         """Put n×T new positions behind `start` of these sentences. rows, start: [n]; key, value, …: [n, T, H, D]."""
         place = start[:, None]

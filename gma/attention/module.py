@@ -7,7 +7,17 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import gma_kernels
-from gma.attention.alignment import Aligner, Alignment, check_choice
+from gma.attention.alignment import Aligner, Alignment, check_choice, window_start
+from gma.attention.arguments import (
+    check_alignment,
+    check_features,
+    check_is_tensor,
+    check_lengths,
+    check_query_key_value,
+    check_shape,
+    checked_key_heads,
+    checked_window,
+)
 from gma.attention.masks import leading_lengths
 from gma_kernels.backends import NAMES as BACKENDS
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
@@ -27,6 +37,11 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
     Its own arguments stand behind those of `torch.nn.MultiheadAttention`.
 
     Args:
+        num_kv_heads: heads of keys and values, a divisor of num_heads: num_heads / num_kv_heads heads that follow one
+            another share one (grouped heads; 1 is multi-query attention); None for as many as num_heads. Projections
+            are then the separate ones of `torch.nn.MultiheadAttention`, those of key and value smaller.
+        window: how many source words a row sees before the one it stands on, which is ⌊p⌋, or the last that it sees if
+            that comes first; None for all. A `SourceCache` forgets the words before the window.
         delta: how many source words to hear past the aligned position; `float("inf")` for all.
         prior: 'gaussian', 'laplace', 'linear' or 'none'; see `gma_kernels.gaussian_attention`.
         width_rule: 'whole', 'half', 'third' or 'predicted'; for this and the next two see `Aligner`.
@@ -50,6 +65,8 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
         delta: float = 1.0,
         prior: str = "gaussian",
         width_rule: str = "half",
@@ -70,10 +87,24 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         )
         if self.head_dim > LARGEST_HEAD:
             raise ValueError(f"a head has {self.head_dim} features; expected {LARGEST_HEAD} at most: use more heads")
+        self.num_kv_heads, self.window = checked_key_heads(num_kv_heads, num_heads), checked_window(window)
+        if self.num_kv_heads < num_heads:
+            self._make_grouped_projections()
         self.prior, self.share_heads, self.backend = prior, share_heads, backend
         self.aligner = Aligner(
             embed_dim, 1 if share_heads else num_heads, delta, width_rule, positions, convention, device, dtype
         )
+
+    def _make_grouped_projections(self) -> None:
+        """Put separate projections, those of key and value of num_kv_heads heads, in the place of the base class's."""
+        like, size = self.out_proj.weight, self.num_kv_heads * self.head_dim
+        self.register_parameter("in_proj_weight", None)
+        self.q_proj_weight = nn.Parameter(like.new_empty(self.embed_dim, self.embed_dim))
+        self.k_proj_weight = nn.Parameter(like.new_empty(size, self.kdim))
+        self.v_proj_weight = nn.Parameter(like.new_empty(size, self.vdim))
+        if self.in_proj_bias is not None:
+            self.in_proj_bias = nn.Parameter(like.new_empty(self.embed_dim + 2 * size))
+        self._reset_parameters()
 
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
@@ -86,13 +117,17 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.embed_dim}, {self.num_heads}, prior={self.prior!r}, share_heads={self.share_heads}, "
-            f"backend={self.backend!r}"
+            f"{self.embed_dim}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, window={self.window}, "
+            f"prior={self.prior!r}, share_heads={self.share_heads}, backend={self.backend!r}"
         )
 
     @classmethod
     def from_multihead_attention(cls, module: nn.MultiheadAttention, **options: Any) -> "GaussianMultiheadAttention":
-        """A Gaussian attention with the projections of a trained `torch.nn.MultiheadAttention`, copied."""
+        """A Gaussian attention with the projections of a trained `torch.nn.MultiheadAttention`, copied.
+
+        With `num_kv_heads` those of key and value are the means over the heads that come to share one, a beginning
+        from which to train on.
+        """
         if not isinstance(module, nn.MultiheadAttention) or isinstance(module, cls):
             raise TypeError(
                 f"module is a {type(module).__name__}; expected a torch.nn.MultiheadAttention "
@@ -113,10 +148,30 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             weight.dtype,
             **options,
         )
-        copy.load_state_dict({**copy.state_dict(), **module.state_dict()})
+        trained = module.state_dict()
+        grouped = copy.num_kv_heads < copy.num_heads
+        copy.load_state_dict({**copy.state_dict(), **(copy._group_means(trained) if grouped else trained)})
         for name, parameter in module.named_parameters():
-            copy.get_parameter(name).requires_grad_(parameter.requires_grad)
+            separate = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+            for own in separate if grouped and name == "in_proj_weight" else (name,):
+                copy.get_parameter(own).requires_grad_(parameter.requires_grad)
         return copy.train(module.training)
+
+    def _group_means(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of a `torch.nn.MultiheadAttention`, one head of keys and values for each group of heads."""
+
+        def means(x: Tensor) -> Tensor:
+            return x.unflatten(0, (self.num_kv_heads, -1, self.head_dim)).mean(dim=1).flatten(0, 1)
+
+        state = dict(trained)
+        if "in_proj_weight" in state:
+            query, key, value = state.pop("in_proj_weight").chunk(3)
+            state.update(q_proj_weight=query, k_proj_weight=key, v_proj_weight=value)
+        state.update({name: means(state[name]) for name in ("k_proj_weight", "v_proj_weight")})
+        if "in_proj_bias" in state:
+            query, key, value = state["in_proj_bias"].chunk(3)
+            state["in_proj_bias"] = torch.cat((query, means(key), means(value)))
+        return state
 
     def forward(
         self,
@@ -146,46 +201,39 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         """
         if is_causal and attn_mask is None:
             raise ValueError("is_causal is True and attn_mask is None; is_causal is a hint about a mask: pass the mask")
-        self._check_inputs(query, key, value)
-        if alignment is not None and not isinstance(alignment, Alignment):
-            raise TypeError(f"alignment is a {type(alignment).__name__}; expected a gma.Alignment or None")
+        check_query_key_value(self, query, key, value)
+        if alignment is not None:
+            check_alignment(alignment)
         batched = query.dim() == 3
-        query, key, value = (self._rows_after_batch(x) for x in (query, key, value))
+        query, key, value = (self.rows_after_batch(x) for x in (query, key, value))
         lengths = self._source_lengths(key, key_padding_mask)
         limit = lengths[:, None, None]
         if attn_mask is not None:
             limit = torch.minimum(limit, self._row_limits(attn_mask, query, key))
 
-        (query_weight, key_weight, value_weight), (query_bias, key_bias, value_bias) = self._input_projections()
-        query = linear(query, query_weight, query_bias)  # [B, T, E]
+        query = self.project_query(query)
         if alignment is None:
             alignment = self.aligner(query * self.head_dim**-0.5, lengths)
-        query = self._split_heads(query)
-        key = self._split_heads(linear(key, key_weight, key_bias))
-        value = self._split_heads(linear(value, value_weight, value_bias))
-        center, width, visible = alignment.center, alignment.width, torch.minimum(alignment.visible, limit)
+        query, (key, value) = self.split_heads(query), (self.split_heads(x) for x in self.project_source(key, value))
+        visible = torch.minimum(alignment.visible, limit)
+        place = (alignment.center, alignment.width, visible)
+        first = self.first_visible(alignment.center, visible)
 
         context = gma_kernels.gaussian_attention(
             query,
             key,
             value,
-            center,
-            width,
-            visible,
+            *place,
+            first=first,
             prior=self.prior,
             dropout_p=self.dropout if self.training else 0.0,
             backend=self.backend,
         )
         output = self.out_proj(context.transpose(1, 2).flatten(2))
-        if not batched:
-            output = output.squeeze(0)
-        elif not self.batch_first:
-            output = output.transpose(0, 1)
+        output = self.batch_after_rows(output, batched)
         if not need_weights:
             return output, None
-        weights = gma_kernels.attention_weights(
-            query, key, center, width, visible, prior=self.prior, backend=self.backend
-        )
+        weights = gma_kernels.attention_weights(query, key, *place, first=first, prior=self.prior, backend=self.backend)
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return output, weights if batched else weights.squeeze(0)
@@ -202,20 +250,30 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         Returns:
             An `Alignment` of [B, 1 or H, T] tensors, with B = 1 without a batch.
         """
-        self._check_features("query", query, self.embed_dim)
-        query = self._rows_after_batch(query)
+        check_features("query", query, self.embed_dim)
+        query = self.rows_after_batch(query)
         batch, outputs = query.shape[0], 1 if self.share_heads else self.num_heads
-        _check_shape("source_lengths", source_lengths, (batch,))
-        if source_lengths.is_floating_point() or source_lengths.dtype == torch.bool:
-            raise TypeError(f"source_lengths has dtype {source_lengths.dtype}; expected integers")
-        # elsewhere a look at the values would make the device wait
-        if source_lengths.device.type == "cpu" and not torch.compiler.is_compiling() and (source_lengths < 0).any():
-            raise ValueError(f"source_lengths has {int(source_lengths.min())}; expected lengths, 0 or more")
+        check_lengths("source_lengths", source_lengths, batch)
         if previous is not None:
-            _check_shape("previous", previous, (batch, outputs))
-        (query_weight, _, _), (query_bias, _, _) = self._input_projections()
-        query = linear(query, query_weight, query_bias)
-        return self.aligner(query * self.head_dim**-0.5, source_lengths, previous)
+            check_shape("previous", previous, (batch, outputs))
+        return self.aligner(self.project_query(query) * self.head_dim**-0.5, source_lengths, previous)
+
+    def first_visible(self, center: Tensor, visible: Tensor) -> Tensor | None:
+        """How many leading source words the window hides from each row, int32 [B, 1 or H, T]; None without a window.
+
+        center, visible: of an `Alignment`, [B, 1 or H, T].
+        """
+        return None if self.window is None else window_start(center, visible, self.window)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """[..., E] → [..., E], all heads side by side"""
+        weights, biases = self._input_projections()
+        return linear(query, weights[0], biases[0])
+
+    def project_source(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., features] → [..., H_kv · D] each"""
+        weights, biases = self._input_projections()
+        return linear(key, weights[1], biases[1]), linear(value, weights[2], biases[2])
 
     def _input_projections(self) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
         """Weights and biases of the projections of query, key and value."""
@@ -224,24 +282,30 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             weights = self.in_proj_weight.chunk(3)
         if self.in_proj_bias is None:
             return weights, (None, None, None)
-        return weights, self.in_proj_bias.chunk(3)
+        return weights, self.in_proj_bias.split([len(weight) for weight in weights])
 
-    def _rows_after_batch(self, x: Tensor) -> Tensor:
+    def rows_after_batch(self, x: Tensor) -> Tensor:
         """[B, N, E] from whatever layout the module was made for."""
         if x.dim() == 2:
             return x.unsqueeze(0)
         return x if self.batch_first else x.transpose(0, 1)
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """[B, N, E] → [B, H, N, D], a view."""
-        return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
+    def batch_after_rows(self, x: Tensor, batched: bool) -> Tensor:
+        """[B, N, E] → the layout the module was made for."""
+        if not batched:
+            return x.squeeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, N, H · D] → [B, H, N, D], a view; so for the heads of keys and values."""
+        return x.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
 
     def _source_lengths(self, key: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         """int32 [B]"""
         batch, length, _ = key.shape
         if key_padding_mask is None:
             return torch.full((batch,), length, dtype=torch.int32, device=key.device)
-        _check_is_tensor("key_padding_mask", key_padding_mask)
+        check_is_tensor("key_padding_mask", key_padding_mask)
         mask = key_padding_mask.unsqueeze(0) if key_padding_mask.dim() == 1 else key_padding_mask
         if mask.shape != (batch, length):
             shape = tuple(key_padding_mask.shape)
@@ -250,7 +314,7 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     def _row_limits(self, attn_mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """int32 [1, 1, T] or [B, H, T]"""
-        _check_is_tensor("attn_mask", attn_mask)
+        check_is_tensor("attn_mask", attn_mask)
         batch, rows, length = query.shape[0], query.shape[1], key.shape[1]
         together = (rows, length)
         each = (batch * self.num_heads, rows, length)
@@ -258,41 +322,3 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             shape = tuple(attn_mask.shape)
             raise ValueError(f"attn_mask has shape {shape}; expected {list(together)} or {list(each)}")
         return leading_lengths(attn_mask, "attn_mask").reshape(-1, 1 if attn_mask.dim() == 2 else self.num_heads, rows)
-
-    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        self._check_features("query", query, self.embed_dim)
-        self._check_features("key", key, self.kdim)
-        self._check_features("value", value, self.vdim)
-        batch_dim = 0 if self.batch_first else 1
-        for name, x in (("key", key), ("value", value)):
-            if x.dim() != query.dim():
-                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {query.dim()} dimensions like query")
-            if x.dim() == 3 and x.shape[batch_dim] != query.shape[batch_dim]:
-                batch = query.shape[batch_dim]
-                raise ValueError(f"{name} has batch size {x.shape[batch_dim]}; expected {batch} like query")
-        if key.shape[:-1] != value.shape[:-1]:
-            raise ValueError(f"value has shape {tuple(value.shape)}; expected as many rows as key, {tuple(key.shape)}")
-
-    @staticmethod
-    def _check_features(name: str, x: Tensor, features: int) -> None:
-        _check_is_tensor(name, x)
-        if x.is_nested:
-            raise TypeError(
-                f"{name} is a nested tensor; expected a padded one: in a torch.nn.TransformerEncoder, set "
-                "use_nested_tensor = False"
-            )
-        if x.dim() not in (2, 3):
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 3 dimensions, or 2 without a batch")
-        if x.shape[-1] != features:
-            raise ValueError(f"{name} has {x.shape[-1]} features; expected {features}")
-
-
-def _check_is_tensor(name: str, x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
-
-
-def _check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    _check_is_tensor(name, x)
-    if x.shape != shape:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {list(shape)}")

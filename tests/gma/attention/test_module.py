@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gma import Alignment, GaussianMultiheadAttention
+from tests.support.literal_attention import literal_attention
 
 EMBED, HEADS, BATCH, ROWS, SOURCE = 16, 4, 3, 7, 9
 EVERYTHING = {"prior": "none", "delta": math.inf}
@@ -136,38 +137,12 @@ def test_is_causal_is_a_hint_that_changes_nothing():
 
 
 def test_signatures_begin_like_those_of_multihead_attention():
-    for method, own in (("__init__", 7), ("forward", 1)):
+    for method, own in (("__init__", 9), ("forward", 1)):
         theirs = list(inspect.signature(getattr(nn.MultiheadAttention, method)).parameters.values())
         ours = list(inspect.signature(getattr(GaussianMultiheadAttention, method)).parameters.values())
         assert [(p.name, p.default) for p in ours[: len(theirs)]] == [(p.name, p.default) for p in theirs]
         assert len(ours) == len(theirs) + own
         assert all(p.kind is p.KEYWORD_ONLY for p in ours[len(theirs) :])
-
-
-def literal_attention(module, query, key, value):
-    """The paper word by word, for batch_first: soft attention, times the normalised truncated prior, renormalised."""
-    projections = zip((query, key, value), module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3))
-    q, k, v = (x @ weight.T + bias for x, weight, bias in projections)
-    size = EMBED // HEADS
-    step = module.aligner.step
-    delta_p = torch.exp(torch.tanh(q / size**0.5 @ step.hidden.weight.T) @ step.output.weight.T)  # [B, T, 1 or H]
-    position = 1 + delta_p.cumsum(1)
-    weights = torch.zeros(BATCH, HEADS, ROWS, SOURCE, dtype=query.dtype)
-    context = torch.zeros_like(q)
-    for b in range(BATCH):
-        for h in range(HEADS):
-            part = slice(h * size, (h + 1) * size)
-            for i in range(ROWS):
-                p = position[b, i, h % position.shape[2]]
-                g = math.floor(min(p.item() + module.aligner.delta, SOURCE))
-                j = torch.arange(1, g + 1, dtype=query.dtype)
-                soft = torch.softmax(k[b, :g, part] @ q[b, i, part] / size**0.5, 0)
-                prior = torch.exp(-((j - p) ** 2) / (2 * (p / 2) ** 2))
-                prior = prior / prior.sum()
-                posterior = soft * prior / (soft * prior).sum()
-                weights[b, h, i, :g] = posterior
-                context[b, i, part] = posterior @ v[b, :g, part]
-    return module.out_proj(context), weights.mean(1)
 
 
 class Literal(nn.Module):
@@ -176,7 +151,8 @@ class Literal(nn.Module):
         self.module = module
 
     def forward(self, query, key, value):
-        return literal_attention(self.module, query, key, value)
+        output, weights = literal_attention(self.module, query, key, value)
+        return output, weights.mean(dim=1)
 
 
 @pytest.mark.parametrize("share_heads", [True, False])
@@ -187,8 +163,8 @@ def test_posterior_and_gradients_are_the_papers_three_steps(share_heads, delta):
     )
     randomise(module)
     tensors = inputs(module, dtype=torch.float64)
-    assert_same(module(*tensors), literal_attention(module, *tensors), 1e-12)
     literal = Literal(copy.deepcopy(module))
+    assert_same(module(*tensors), literal(*tensors), 1e-12)
     expected = {name.removeprefix("module."): grad for name, grad in every_gradient(literal, tensors).items()}
     found = every_gradient(module, tensors)
     assert found.keys() == expected.keys()

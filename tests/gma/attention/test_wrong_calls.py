@@ -45,6 +45,20 @@ OPTIONS = [
     ({"dropout": "0.1"}, ValueError, "dropout '0.1' number"),
     ({"width_rule": ["half"]}, ValueError, "width_rule ['half'] 'whole'"),
     ({"backend": "bogus"}, ValueError, "backend 'bogus'"),
+    ({"num_kv_heads": 3}, ValueError, "num_kv_heads 3 1 or 2 or 4 divisor None"),
+    ({"num_kv_heads": 0}, ValueError, "num_kv_heads 0 1 or 2 or 4"),
+    ({"num_kv_heads": -2}, ValueError, "num_kv_heads -2 1 or 2 or 4"),
+    ({"num_kv_heads": 8}, ValueError, "num_kv_heads 8 1 or 2 or 4"),
+    ({"num_kv_heads": 2.0}, TypeError, "num_kv_heads float whole number"),
+    ({"num_kv_heads": True}, TypeError, "num_kv_heads bool whole number"),
+    ({"num_kv_heads": "2"}, TypeError, "num_kv_heads str whole number"),
+    ({"window": -1}, ValueError, "window -1 0 None"),
+    ({"window": 2.5}, TypeError, "window float whole number None"),
+    ({"window": math.inf}, TypeError, "window float whole number None"),
+    ({"window": math.nan}, TypeError, "window float whole number None"),
+    ({"window": False}, TypeError, "window bool whole number None"),
+    ({"window": "8"}, TypeError, "window str whole number None"),
+    ({"window": [8]}, TypeError, "window list whole number None"),
 ]
 
 FORWARD = [
@@ -130,3 +144,10 @@ def test_only_a_plain_attention_can_be_converted(module):
 def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         make(0.0, True, False, False, None, None, False, None, None, 1.0)
+
+
+def test_a_state_with_other_heads_of_keys_is_refused():
+    with pytest.raises(RuntimeError, match=r"size mismatch for k_proj_weight"):
+        make(num_kv_heads=2).load_state_dict(make(num_kv_heads=1).state_dict())
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: .*in_proj_weight"):
+        make(num_kv_heads=2).load_state_dict(make().state_dict())
