@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gma.attention.packing import Packing
 from gma_kernels.contract import accumulation_dtype, full_precision
 
 WIDTHS_PER_POSITION = {"whole": 1.0, "half": 1 / 2, "third": 1 / 3}
@@ -130,6 +131,25 @@ class Aligner(nn.Module):
             delta: another δ than the module's own, one for all, one per sentence [B], or one per row [B, T].
         """
         position = self._positions(self.step(scaled_query), previous)
+        return self._alignment(position, scaled_query, source_lengths[:, None, None], delta)
+
+    def packed(self, scaled_query: Tensor, rows: Packing, source_lengths: Tensor) -> Alignment:
+        """The alignment of every row of sentences that lie one behind the other, [1, 1 or H, N] each.
+
+        Args:
+            scaled_query: [N, E]
+            rows: where the sentences lie.
+            source_lengths: [B]
+        """
+        scaled_query = scaled_query[None]
+        # one number for each row is padded, so that positions are summed as in a padded batch
+        position = rows.unpad(self._positions(rows.pad(self.step(scaled_query)), None))
+        return self._alignment(position, scaled_query, source_lengths[rows.sentence], None)
+
+    def _alignment(
+        self, position: Tensor, scaled_query: Tensor, limit: Tensor, delta: float | Tensor | None
+    ) -> Alignment:
+        """limit: how much source there is for each row, [B, 1, 1 or T]"""
         dtype = accumulation_dtype(scaled_query.dtype)
         # 0-based in the authors' code, 1-based in the paper: the width depends on it
         counted_from_zero = self.convention == "reference"
@@ -139,7 +159,7 @@ class Aligner(nn.Module):
             width = (place * WIDTHS_PER_POSITION[self.width_rule]).to(dtype)
         else:
             width = self.width(scaled_query).clamp(*PREDICTED_WIDTH_RANGE)
-        return Alignment(center, width, self._visible(center, source_lengths, delta), position)
+        return Alignment(center, width, self._visible(center, limit, delta), position)
 
     def _positions(self, steps: Tensor, previous: Tensor | None) -> Tensor:
         """[B, 1 or H, T] float64"""
@@ -154,7 +174,7 @@ class Aligner(nn.Module):
             steps = steps.masked_fill(first & at_start, 0.0)
         return previous.double()[..., None].masked_fill(at_start, 1.0) + steps.cumsum(dim=2)
 
-    def _visible(self, center: Tensor, source_lengths: Tensor, delta: float | Tensor | None) -> Tensor:
+    def _visible(self, center: Tensor, limit: Tensor, delta: float | Tensor | None) -> Tensor:
         """How many source positions each row waits for and may use."""
         if delta is None:
             delta = self.delta
@@ -165,14 +185,17 @@ class Aligner(nn.Module):
             heard = torch.ceil(heard - 1.0) if self.convention == "reference" else torch.floor(heard)
             # a NaN sees everything, so that the operator meets it and names it
             heard = heard.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-            return within_source(heard, source_lengths)
+            return _limited(heard, limit)
 
 
 def within_source(heard: Tensor, source_lengths: Tensor) -> Tensor:
     """Numbers of source tokens, whole or infinite, limited to 0 … |x|: [B, 1 or H, T] float64 → int32."""
+    return _limited(heard, source_lengths[:, None, None])
+
+
+def _limited(heard: Tensor, limit: Tensor) -> Tensor:
     # limited before the cast: a float past the int32 range casts to garbage
-    longest = source_lengths.to(heard.dtype)[:, None, None]
-    return torch.minimum(heard, longest).clamp(min=0.0).int()
+    return torch.minimum(heard, limit.to(heard.dtype)).clamp(min=0.0).int()
 
 
 def window_start(center: Tensor, visible: Tensor, window: int) -> Tensor:

@@ -50,7 +50,7 @@ def check_query_key_value(module: nn.MultiheadAttention, query: Tensor, key: Ten
 def check_features(name: str, x: Tensor, features: int) -> None:
     check_is_tensor(name, x)
     if x.is_nested:
-        raise TypeError(f"{name} is a nested tensor; expected a padded one")
+        raise TypeError(f"{name} is a nested tensor; expected a padded one: only the module itself takes nested ones")
     if x.dim() not in (2, 3):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected 3 dimensions, or 2 without a batch")
     if x.shape[-1] != features:

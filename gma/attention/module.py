@@ -19,6 +19,7 @@ from gma.attention.arguments import (
     checked_window,
 )
 from gma.attention.masks import leading_lengths
+from gma.attention.nested import attend_nested, refuse_beside_nested
 from gma_kernels.backends import NAMES as BACKENDS
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
 
@@ -189,7 +190,8 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
         """Attend from `query` to `key` and `value`, as `torch.nn.MultiheadAttention.forward`.
 
         Args:
-            query: [T, B, E], [B, T, E] with `batch_first`, or [T, E] without a batch; key and value likewise.
+            query: [T, B, E], [B, T, E] with `batch_first`, or [T, E] without a batch; key and value likewise. Or all
+                three nested, in the jagged layout, with `batch_first`, no mask and need_weights=False.
             key_padding_mask: [B, S] or [S]; padding on the right only.
             attn_mask: [T, S] or [B·H, T, S]; must keep a leading prefix of each row.
             is_causal: a hint, needs `attn_mask`, changes nothing.
@@ -199,6 +201,12 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
             The output in query's shape, and the weights before dropout ([B, T, S], or [B, H, T, S] with
             `average_attn_weights=False`), or None unless `need_weights`.
         """
+        if any(isinstance(x, Tensor) and x.is_nested for x in (query, key, value)):
+            refuse_beside_nested(key_padding_mask=key_padding_mask, attn_mask=attn_mask, alignment=alignment)
+            if need_weights or is_causal:
+                name = "need_weights" if need_weights else "is_causal"
+                raise ValueError(f"{name} is True; expected False with nested tensors, which share no T and S")
+            return attend_nested(self, query, key, value), None
         if is_causal and attn_mask is None:
             raise ValueError("is_causal is True and attn_mask is None; is_causal is a hint about a mask: pass the mask")
         check_query_key_value(self, query, key, value)
