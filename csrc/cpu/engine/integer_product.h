@@ -29,11 +29,8 @@ void multiply_bytes_block(const uint8_t* x, int64_t x_stride, const float* x_sca
   constexpr int vectors = panel_columns / 16;
   const int64_t fours = (weights.inputs + 3) / 4, first = panel * panel_columns;
   const int8_t* w = static_cast<const int8_t*>(weights.panels) + first * padded(weights.inputs);
-  __m512i sum[rows][vectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < vectors; ++v)
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) sum[r][v] = _mm512_setzero_si512();
+  // no __m512i, which may be an alias of anything: gcc 12 would write it to memory after every product
+  Vector<int32_t> sum[rows][vectors] = {};
   for (int64_t k = 0; k < fours; ++k, w += 4 * panel_columns) {
     __m512i right[vectors];
 #pragma GCC unroll 8
@@ -44,14 +41,15 @@ void multiply_bytes_block(const uint8_t* x, int64_t x_stride, const float* x_sca
       std::memcpy(&four, x + r * x_stride + 4 * k, sizeof four);
       const __m512i left = _mm512_set1_epi32(four);
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], left, right[v]);
+      for (int v = 0; v < vectors; ++v)
+        sum[r][v] = Vector<int32_t>(_mm512_dpbusd_epi32(__m512i(sum[r][v]), left, right[v]));
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v)
-      finish_sums(sum[r][v], weights, first + v * 16, x_scales[r], relu, y + r * y_stride + first + v * 16);
+      finish_sums(__m512i(sum[r][v]), weights, first + v * 16, x_scales[r], relu, y + r * y_stride + first + v * 16);
 }
 
 template <size_t... rows_minus_one>
