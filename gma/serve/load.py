@@ -68,13 +68,15 @@ async def _speaker(
 
     await asyncio.sleep(generator.random() / rate + generator.random())
     sent: list[float] = []
+    way = _Way()
     try:
         async with connect(url, max_size=1 << 22, open_timeout=30, ping_interval=None) as socket:
             await socket.send(json.dumps({"type": "hello", "v": 1, "delta": delta}))
-            talking = asyncio.create_task(_talk(socket, texts, generator, rate, seconds, sent))
+            talking = asyncio.create_task(_talk(socket, texts, generator, rate, seconds, sent, way))
             said_all = False
             async for frame in socket:
                 message = json.loads(frame)
+                way.reached(message)
                 if message["type"] == "words":
                     now = time.monotonic()
                     load.delays += [now - sent[word["after"] - 1] for word in message["words"] if word["after"]]
@@ -94,8 +96,33 @@ async def _speaker(
         load.problems[f"{type(error).__name__}: {error}"] += 1
 
 
+class _Way:
+    """Messages that are on their way to the server: not more than it allows."""
+
+    def __init__(self) -> None:
+        self._allowed = self._ack = 0
+        self._came = asyncio.Event()
+
+    def reached(self, message: dict[str, Any]) -> None:
+        if message["type"] == "ready":
+            self._allowed = message["limits"]["unacknowledged"]
+        self._ack = max(self._ack, message.get("ack", 0))
+        self._came.set()
+
+    async def room(self, seq: int) -> None:
+        while seq - self._ack > self._allowed:
+            self._came.clear()
+            await self._came.wait()
+
+
 async def _talk(
-    socket: Any, texts: Sequence[str], generator: random.Random, rate: float, seconds: float, sent: list[float]
+    socket: Any,
+    texts: Sequence[str],
+    generator: random.Random,
+    rate: float,
+    seconds: float,
+    sent: list[float],
+    way: _Way,
 ) -> None:
     begun, seq = time.monotonic(), 0
     words: Iterator[str] = iter(())
@@ -106,6 +133,9 @@ async def _talk(
             continue
         await asyncio.sleep(max(0.0, len(sent) / rate - elapsed))
         seq += 1
+        # said now, even if the server makes it wait
         sent.append(time.monotonic())
+        await way.room(seq)
         await socket.send(json.dumps({"type": "text", "seq": seq, "text": f"{word} "}))
+    await way.room(seq + 1)
     await socket.send(json.dumps({"type": "bye", "seq": seq + 1}))
