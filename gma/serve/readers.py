@@ -31,8 +31,9 @@ class Readers:
             room.speakers -= 1
             if room.speakers <= 0:
                 del self._rooms[session]
+                # nobody can come again for what is still unread
                 for queue in room.queues:
-                    _end(queue)
+                    queue.put_nowait(None)
 
     def __contains__(self, session: str) -> bool:
         return session in self._rooms
@@ -57,14 +58,14 @@ class Readers:
         for queue in list(room.queues):
             if queue.qsize() >= self._unsent:
                 room.queues.discard(queue)
-                _end(queue)
+                _cut_off(queue)
             else:
                 queue.put_nowait(event)
 
     def end_all(self) -> None:
         for room in self._rooms.values():
             for queue in room.queues:
-                _end(queue)
+                queue.put_nowait(None)
             room.queues.clear()
 
     async def events(self, session: str, after: int) -> AsyncIterator[str]:
@@ -99,7 +100,8 @@ class _Room:
         self.queues: set[asyncio.Queue[str | None]] = set()
 
 
-def _end(queue: "asyncio.Queue[str | None]") -> None:
+def _cut_off(queue: "asyncio.Queue[str | None]") -> None:
+    """Without what is unread: whoever reads comes again from where he is."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(None)

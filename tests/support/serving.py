@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -58,9 +59,14 @@ def get(url: str, body: object = None, **headers: str) -> tuple[int, dict, bytes
         return error.code, dict(error.headers), error.read()
 
 
-async def spoken(*urls: str, text: str, pause: float = 0.0, delta: float | None = None, **options) -> tuple[list, int]:
-    """What a client receives of a text that is said word by word, and how many connections it took."""
-    events = []
+async def spoken(
+    *urls: str, text: str, pause: float = 0.0, delta: float | None = None, events: list | None = None, **options
+) -> tuple[list, int]:
+    """What a client receives of a text that is said word by word, and how many connections it took.
+
+    events: a list that is filled meanwhile.
+    """
+    events = [] if events is None else events
     async with connect(*urls, delta=delta, **options) as talk:
 
         async def speak() -> None:
@@ -92,29 +98,51 @@ def words(events: list) -> list[tuple]:
 class Replicas:
     """Servers that start at once, as children of a process that has everything loaded, and can be killed."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, count: int):
         self._parent = subprocess.Popen(
             [sys.executable, "-c", _PARENT, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._parent.stdout.readline() == "ready\n"
+        self._ports = [_held_port() for _ in range(count)]
+        self._running = [self._start(which) for which in range(count)]
 
-    def start(self, port: int) -> int:
-        """Serve at a port; the process's number."""
-        self._parent.stdin.write(f"{port}\n")
-        self._parent.stdin.flush()
-        return int(self._parent.stdout.readline())
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{port.getsockname()[1]}" for port in self._ports]
 
-    def kill(self, process: int) -> None:
-        """Returns when the process is gone, and its port free."""
-        os.kill(process, signal.SIGKILL)
+    def replace(self, which: int) -> None:
+        """Kill a server and start another one at its port."""
+        process = self._running[which]
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            raise AssertionError(f"server {which} died by itself; what it said stands on stderr") from None
+        # nobody can listen before its socket is gone
         with contextlib.suppress(ProcessLookupError):
             while True:
                 os.kill(process, 0)
                 time.sleep(0.001)
+        self._running[which] = self._start(which)
 
     def close(self) -> None:
         self._parent.stdin.close()
         self._parent.wait(PATIENCE)
+        for port in self._ports:
+            port.close()
+
+    def _start(self, which: int) -> int:
+        """The number of the process."""
+        self._parent.stdin.write(f"{self._ports[which].getsockname()[1]}\n")
+        self._parent.stdin.flush()
+        return int(self._parent.stdout.readline())
+
+
+def _held_port() -> socket.socket:
+    """Bound to a port at which others may listen, so that no connection gets it while nobody does."""
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return held
 
 
 _PARENT = """

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 import threading
-import time
+import urllib.request
 
 import pytest
 
@@ -16,7 +15,7 @@ from gma.decoding.streaming import StreamingTranslator
 from gma.decoding.talk import Written
 from gma.model import directory
 from gma.serve.protocol import Limits
-from tests.support.serving import HASTE, Replicas, get, served, spoken, words
+from tests.support.serving import HASTE, PATIENCE, Replicas, get, served, spoken, words
 from tests.support.small_models import random_text, small_loaded, small_model
 
 DELTA = 0.6
@@ -137,42 +136,40 @@ def test_sockets_that_are_cut_at_random_moments_lose_nothing(loaded, server):
         assert numbers(events) == list(range(1, len(events) + 1))
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def test_servers_that_are_killed_ten_times_and_changed_lose_nothing(loaded, tmp_path):
+    """One of two at a time, whenever every talk has come a twelfth further: so each of them meets them all."""
     directory.save(tmp_path / "model", loaded.model, loaded.config, loaded.tokenizer, {})
     same = directory.load(tmp_path / "model")
-    replicas, ports = Replicas(tmp_path / "model"), [free_port(), free_port()]
+    texts = [text_of(seed, 60) for seed in range(200, 204)]
+    received: list[list] = [[] for _ in texts]
 
-    async def kill(running: list[int], kills: list[float]) -> None:
-        loop = asyncio.get_running_loop()
-        while len(kills) < 10:
-            await asyncio.sleep(0.6)
-            which = len(kills) % 2
-            replicas.kill(running[which])
-            kills.append(time.monotonic())
-            running[which] = await loop.run_in_executor(None, replicas.start, ports[which])
+    def progress() -> float:
+        """Of the talk that is furthest behind: the share of its words that have been heard."""
+        return min(
+            sum(len(event.words) for event in events if event.type == "heard") / len(text.split())
+            for text, events in zip(texts, received)
+        )
 
-    async def talk_while_they_die():
-        running, kills = [replicas.start(port) for port in ports], []
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        killing = asyncio.create_task(kill(running, kills))
-        found = await asyncio.gather(*(spoken(*urls, text=text, delta=DELTA, pause=0.03) for text in texts))
-        await killing
+    async def kill(replicas: Replicas) -> None:
+        for kills in range(10):
+            while progress() < (kills + 1) / 12:
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(replicas.replace, kills % 2)
+
+    async def talk_while_they_die(replicas: Replicas) -> list:
+        talks = [
+            spoken(*replicas.urls, text=text, delta=DELTA, pause=0.03, events=events)
+            for text, events in zip(texts, received)
+        ]
+        _, *found = await asyncio.gather(kill(replicas), *talks)
         return found
 
-    texts = [text_of(seed, 60) for seed in range(200, 204)]
-    try:
-        for text, (events, connections) in zip(texts, asyncio.run(talk_while_they_die())):
-            assert connections > 4
-            assert words(events) == expected(same, text)
-            assert numbers(events) == list(range(1, len(events) + 1))
-    finally:
-        replicas.close()
+    with contextlib.closing(Replicas(tmp_path / "model", 2)) as replicas:
+        found = asyncio.run(talk_while_they_die(replicas))
+    for text, (events, connections) in zip(texts, found):
+        assert connections > 4
+        assert words(events) == expected(same, text)
+        assert numbers(events) == list(range(1, len(events) + 1))
 
 
 def test_a_latency_that_is_changed_is_kept_over_a_cut(loaded, server):
@@ -236,10 +233,14 @@ def test_the_end_that_a_speaker_says_and_bye(loaded, server):
 
 def test_readers_see_every_event_and_come_back_to_where_they_were(loaded, server):
     url, _service = server
-    seen: list[bytes] = []
+    seen: list[str] = []
+    watching = threading.Event()
 
     def watch(session: str) -> None:
-        seen.append(get(f"{url}/v1/watch/{session}")[2])
+        with urllib.request.urlopen(f"{url}/v1/watch/{session}", timeout=PATIENCE) as answer:
+            for line in answer:
+                seen.append(line.decode())
+                watching.set()
 
     async def speak():
         async with connect(url, delta=DELTA) as talk:
@@ -253,15 +254,15 @@ def test_readers_see_every_event_and_come_back_to_where_they_were(loaded, server
                 elif hasattr(event, "n"):
                     events.append(event)
                 if event.type == "end" and event.sentence == 0:
+                    assert await asyncio.to_thread(watching.wait, PATIENCE)
                     talk.tail("and so")
                     await talk.send("de fg. ")
-                    await asyncio.sleep(0.3)
                     await talk.finish()
             return events, reader, session
 
     events, reader, session = asyncio.run(speak())
-    reader.join(20)
-    sent = [json.loads(line[6:]) for line in seen[0].decode().splitlines() if line.startswith("data: ")]
+    reader.join(PATIENCE)
+    sent = [json.loads(line[6:]) for line in seen if line.startswith("data: ")]
     assert [one["n"] for one in sent if "n" in one] == numbers(events)
     assert {one["type"] for one in sent} >= {"heard", "words", "end", "wait", "tail"}
     assert not any("key" in one and one["key"] for one in sent)
@@ -288,9 +289,8 @@ def test_a_full_server_says_so_before_anything_is_spent(loaded):
 
     async def three(url):
         async with connect(url) as first, connect(url) as second:
-            await first.send("ab ")
-            await second.send("ab ")
-            await asyncio.sleep(0.5)
+            for talk in (first, second):
+                assert (await anext(aiter(talk))).type == "ready"
             with pytest.raises(ClientError, match="no server could be reached"):
                 await spoken(url, text="ab. ", patience=0.5)
 
@@ -304,8 +304,7 @@ def test_a_full_server_says_so_before_anything_is_spent(loaded):
 
 async def three_of_one_address(url):
     async with connect(url) as first:
-        await first.send("ab ")
-        await asyncio.sleep(0.3)
+        assert (await anext(aiter(first))).type == "ready"
         with pytest.raises(ClientError, match="429"):
             await spoken(url, text="ab. ", patience=0.5)
 
@@ -318,7 +317,8 @@ def test_a_server_that_closes_says_so_and_works_off_what_it_has(loaded):
             with contextlib.suppress(ClientError):
                 async for event in talk:
                     events.append(event)
-                    if event.type == "ready":
+                    # all of it has reached the server, which has begun with it
+                    if event.type == "heard" and event.n == 1:
                         server()
             return [event.type for event in events]
 
