@@ -155,6 +155,7 @@ SEED ?= 1
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 build/fuzz/avx2.o: FUZZ_FLAGS += -mavx2 -mfma
 build/fuzz/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
+build/fuzz/avx512_bf16.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16
 build/fuzz/engine/avx2.o: FUZZ_FLAGS += -mavx2 -mfma
 build/fuzz/engine/avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
 build/fuzz/engine/avx512_vnni.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni

@@ -24,7 +24,8 @@ CUDA_BINDING, CUDA_STAND_IN = Path("csrc/torch/binding_cuda.cpp"), Path("csrc/cu
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
-LEVEL_FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": [*AVX512, "-mavx512vnni"]} if IS_X86 else {}
+LEVEL_FLAGS = {"avx2": AVX2, "avx512": AVX512} if IS_X86 else {}
+LEVEL_FLAGS |= {f"avx512_{name}": [*AVX512, f"-mavx512{name}"] for name in ("bf16", "vnni") if IS_X86}
 # stays where it is, so that the next build compiles what has changed
 FOLDER = Path("build", f"ninja-{sys.implementation.cache_tag}-{platform.machine()}")
 RULES = f"""builddir = {FOLDER}

@@ -13,17 +13,27 @@
 namespace gma {
 namespace GMA_SIMD_LEVEL {
 
-// Packs the first `keys` keys and values of a tile of one head of them.
-template <class E, class T>
-void pack_keys(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t tile, int64_t keys) {
+// Packs keys and values `seen` of a tile of one head of them; columns before them, to the tile's first, may be
+// anything.
+template <class E>
+void pack_keys(const BackwardParams& p, const BackwardScratch<E>& s, int64_t b, int64_t h, int64_t tile,
+               KeyRange seen) {
+  using T = Arithmetic<E>;
+  using O = Operand<E>;
   const int64_t first_key = tile * backward_tile_keys;
-  T* packed = s.keys + first_key * s.key_stride;
-  pack_rows(row_of<E>(p.key, b, h, first_key), p.key.row_stride, keys, p.head_size, T(1), packed, s.key_stride);
-  // from the copy, which is in the L1 cache: the caller's rows are often so far apart that they evict each other
-  pack_transposed(packed, s.key_stride, keys, p.head_size, T(p.scale),
-                  s.keys_transposed + tile * p.head_size * s.tile_row_stride, s.tile_row_stride);
+  const int64_t keys = clamp_to(seen.end - first_key, backward_tile_keys);
+  const int64_t key_size = operands<O>(p.head_size), value_size = operands<O>(p.value_size);
+  O* packed = s.keys + first_key / elements_per<O> * s.key_stride;
+  pack_right(row_of<E>(p.key, b, h, first_key), p.key.row_stride, keys, p.head_size, seen.begin - first_key, packed,
+             s.key_stride);
+  O* transposed = s.keys_transposed + tile * key_size * s.tile_row_stride;
+  if constexpr (is_pair<O>)
+    pack_transposed(row_of<E>(p.key, b, h, first_key), p.key.row_stride, keys, p.head_size, T(1), transposed,
+                    s.tile_row_stride);
+  else  // from the copy, which is in the L1 cache: the caller's rows are often so far apart that they evict each other
+    pack_transposed(packed, s.key_stride, keys, p.head_size, T(p.scale), transposed, s.tile_row_stride);
   pack_transposed(row_of<E>(p.value, b, h, first_key), p.value.row_stride, keys, p.value_size, T(1),
-                  s.values_transposed + tile * p.value_size * s.tile_row_stride, s.tile_row_stride);
+                  s.values_transposed + tile * value_size * s.tile_row_stride, s.tile_row_stride);
 }
 
 // h: of keys
@@ -45,22 +55,22 @@ void write_zeros(const BackwardParams& p, const KeyGradients<T>& gradients, int6
 
 // Rows first_row .. end_row of all heads that share a head of keys. center, width: their gradients, [H, all rows].
 // Returns the keys whose gradients were written.
-template <class E, class T>
+template <class E, class T = Arithmetic<E>>
 KeyRange backward_chunk(const BackwardParams& p, int64_t b, int64_t key_head, int64_t first_row, int64_t end_row,
-                        const BackwardScratch<T>& s, const KeyGradients<T>& gradients, T* center, T* width) {
+                        const BackwardScratch<E>& s, const KeyGradients<T>& gradients, T* center, T* width) {
   const int64_t first_head = key_head * p.group, end_head = first_head + p.group;
   KeyRange all{0, 0};
   for (int64_t h = first_head; h < (shares_rows(p) ? first_head + 1 : end_head); ++h)
     for (int64_t i = first_row; i < end_row; ++i) all.join({first_of(p, b, h, i), visible_of(p, b, h, i)});
   for (int64_t tile = all.begin / backward_tile_keys; tile * backward_tile_keys < all.end; ++tile)
-    pack_keys<E>(p, s, b, key_head, tile, clamp_to(all.end - tile * backward_tile_keys, backward_tile_keys));
+    pack_keys(p, s, b, key_head, tile, all);
 
   // the first block overwrites the gradients of the keys it sees; those of other keys start from 0
   KeyRange written{0, 0};
   for (int64_t h = first_head; h < end_head; ++h)
     for (int64_t row = first_row; row < end_row; row += backward_block_rows) {
       const int64_t count = clamp_to(end_row - row, backward_block_rows);
-      const BackwardBlock<E, T> block(p, s, b, h, row, count);
+      const BackwardBlock<E> block(p, s, b, h, row, count);
       const bool accumulate = !written.empty();
       if (accumulate && !block.keys.empty()) {
         write_zeros(p, gradients, block.keys.begin, written.begin);
@@ -124,14 +134,14 @@ void backward_all(const BackwardParams& p, void* workspace, const Parallel& para
   const BackwardPlan plan = plan_backward(p);
   Arena arena{reinterpret_cast<uintptr_t>(workspace)}, measure{0};
   const BackwardWorkspace<T> space(p, plan, arena);
-  BackwardScratch<T>(p, plan, measure);
+  BackwardScratch<E>(p, plan, measure);
   const int64_t key_heads = p.heads / p.group;
   const double cells = double(p.batches * p.heads) * double(p.rows) * double(p.keys);
 
   // the last rows of a sentence usually see most: they go first
   for_each_task(parallel, plan.heads * plan.chunks, cells * 5 * double(p.head_size + p.value_size), measure.used,
                 [&](int64_t task, Arena scratch) {
-    const BackwardScratch<T> s(p, plan, scratch);
+    const BackwardScratch<E> s(p, plan, scratch);
     const int64_t chunk = plan.chunks - 1 - task / plan.heads, head = task % plan.heads;
     const int64_t slot = chunk * plan.heads + head, first_row = chunk * plan.chunk_rows, h = head % key_heads;
     with_sentence<E>(p, head / key_heads, [&](const BackwardParams& own, int64_t b) {

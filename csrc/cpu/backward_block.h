@@ -11,16 +11,18 @@ GMA_INLINE int64_t clamp_to(int64_t x, int64_t largest) { return x < 0 ? 0 : x <
 
 // One block of rows of one head of the query. Call `exponentiate` for every tile, then `normalise`, then
 // `differentiate` for every tile.
-template <class E, class T>
+template <class E>
 struct BackwardBlock {
+  using T = Arithmetic<E>;
+  using O = Operand<E>;
   const BackwardParams& p;
-  const BackwardScratch<T>& s;
+  const BackwardScratch<E>& s;
   int64_t b, h, first_row, row_count;
   KeyRange keys;  // that its rows see
   T* grad_query;
   int64_t grad_query_stride;
 
-  BackwardBlock(const BackwardParams& p, const BackwardScratch<T>& s, int64_t b, int64_t h, int64_t first_row,
+  BackwardBlock(const BackwardParams& p, const BackwardScratch<E>& s, int64_t b, int64_t h, int64_t first_row,
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
     make_rows(p, b, h, first_row, row_count, *s.made, s.rows);
@@ -28,15 +30,21 @@ struct BackwardBlock {
     const bool in_place = writes_in_place<E>(p.head_size);
     grad_query = in_place ? row_of<T>(p.grad_query, b, h, first_row) : s.grad_query;
     grad_query_stride = in_place ? p.grad_query.row_stride : s.key_stride;
-    pack_rows(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, T(1), s.query,
-              tile_stride<T>);
-    pack_rows(row_of<E>(p.grad_context, b, h, first_row), p.grad_context.row_stride, row_count, p.value_size, T(1),
-              s.grad_context, tile_stride<T>);
+    pack_left(row_of<E>(p.query, b, h, first_row), p.query.row_stride, row_count, p.head_size, s.query, tile_stride<O>);
+    pack_left(row_of<E>(p.grad_context, b, h, first_row), p.grad_context.row_stride, row_count, p.value_size,
+              s.grad_context, tile_stride<O>);
     // a row that sees nothing may hold anything
     for (int64_t r = 0; r < row_count; ++r) {
       if (s.rows[r].visible > 0) continue;
-      fill_zero(s.query + r * tile_stride<T>, tile_columns);
-      fill_zero(s.grad_context + r * tile_stride<T>, tile_columns);
+      fill_zero(s.query + r * tile_stride<O>, tile_columns);
+      fill_zero(s.grad_context + r * tile_stride<O>, tile_columns);
+    }
+    if constexpr (is_pair<O>) {
+      const auto pack = [&](const O* rows, int64_t columns, O* to) {
+        pack_right(reinterpret_cast<const E*>(rows), 2 * tile_stride<O>, row_count, columns, 0, to, tile_stride<O>);
+      };
+      pack(s.query, p.head_size, s.query_right);
+      pack(s.grad_context, p.value_size, s.grad_context_right);
     }
   }
 
@@ -54,7 +62,7 @@ struct BackwardBlock {
 
   template <class Body>
   GMA_INLINE void for_each_group(Body body) const {
-    const Groups groups = split_into_groups(row_count);
+    const Groups groups = split_into_groups<O>(row_count);
     for (int64_t row = 0; row < row_count; row += groups.size)
       body(row, int(row_count - row < groups.size ? row_count - row : groups.size));
   }
@@ -78,11 +86,12 @@ struct BackwardBlock {
       const int64_t first_key = tile * backward_tile_keys + column;
       T* weights = s.weights + s.tile_offset(tile) + row * stride + column;
       T* grads = s.grads + s.tile_offset(tile) + row * stride + column;
-      multiply<Left::as_stored>(count, width, p.head_size, s.query + row * stride,
-                                s.keys_transposed + tile * p.head_size * s.tile_row_stride + column, s.tile_row_stride,
-                                weights, stride, false);
-      multiply<Left::as_stored>(count, width, p.value_size, s.grad_context + row * stride,
-                                s.values_transposed + tile * p.value_size * s.tile_row_stride + column,
+      const int64_t key_depth = operands<O>(p.head_size), value_depth = operands<O>(p.value_size);
+      multiply<Left::as_stored>(count, width, key_depth, s.query + row * tile_stride<O>,
+                                s.keys_transposed + tile * key_depth * s.tile_row_stride + column, s.tile_row_stride,
+                                weights, stride, false, factor_of_product<O>(T(p.scale)));
+      multiply<Left::as_stored>(count, width, value_depth, s.grad_context + row * tile_stride<O>,
+                                s.values_transposed + tile * value_depth * s.tile_row_stride + column,
                                 s.tile_row_stride, grads, stride, false);
       const PrefetchedRows<Access::write> grad_query_rows(E(), p.grad_query, b, h, p.rows, p.head_size);
       const PrefetchedHead<E> next(p, b, h);
@@ -156,14 +165,19 @@ struct BackwardBlock {
           }
         });
       });
+      if constexpr (is_pair<O>) pair_rows(weights, grads, row, count, column, width);
       // what is left of all that the rows see may be NaN, and has no part in the sum
-      multiply<Left::as_stored>(count, p.head_size, end - begin, grads + row * stride + begin,
-                                s.keys + (first_key + begin) * s.key_stride, s.key_stride,
+      const int64_t skipped = begin / elements_per<O>;
+      multiply<Left::as_stored>(count, p.head_size, operands<O>(end) - skipped,
+                                reinterpret_cast<const O*>(grads + row * stride) + skipped,
+                                s.keys + (first_key / elements_per<O> + skipped) * s.key_stride, s.key_stride,
                                 grad_query + row * grad_query_stride, grad_query_stride, !is_first);
     });
 
+    const O *weights_down = s.weights_down + column, *grads_down = s.grads_down + column;
+    if constexpr (!is_pair<O>) weights_down = weights, grads_down = grads;
     const int64_t first_column = all.begin - column;
-    const Groups groups = split_into_groups(width - first_column);
+    const Groups groups = split_into_groups<O>(width - first_column);
     for (int64_t k = first_column; k < width; k += groups.size) {
       const int count = int(width - k < groups.size ? width - k : groups.size);
       // only the rows from the first to the last that see some of these keys
@@ -173,12 +187,30 @@ struct BackwardBlock {
       int64_t first = 0, last = row_count;
       while (first < last && !sees(s.rows[first])) ++first;
       while (last > first && !sees(s.rows[last - 1])) --last;
-      multiply<Left::transposed>(
-          count, p.value_size, last - first, weights + first * stride + k, s.grad_context + first * stride, stride,
-          gradients.value + (first_key + k) * gradients.value_stride, gradients.value_stride, accumulate);
-      multiply<Left::transposed>(count, p.head_size, last - first, grads + first * stride + k, s.query + first * stride,
-                                 stride, gradients.key + (first_key + k) * gradients.key_stride, gradients.key_stride,
-                                 accumulate);
+      first /= elements_per<O>;
+      const int64_t depth = operands<O>(last) - first, offset = first * tile_stride<O>;
+      multiply<Left::transposed>(count, p.value_size, depth, weights_down + offset + k, s.grad_context_right + offset,
+                                 tile_stride<O>, gradients.value + (first_key + k) * gradients.value_stride,
+                                 gradients.value_stride, accumulate);
+      multiply<Left::transposed>(count, p.head_size, depth, grads_down + offset + k, s.query_right + offset,
+                                 tile_stride<O>, gradients.key + (first_key + k) * gradients.key_stride,
+                                 gradients.key_stride, accumulate);
+    }
+  }
+
+ private:
+  // Makes operands of the weights and their gradients in some rows of a tile: of both for products over rows, and of
+  // the gradients, in place, for those over keys.
+  void pair_rows(T* weights, T* grads, int64_t row, int count, int64_t column, int64_t width) const {
+    constexpr int64_t stride = tile_stride<T>;
+    for (int64_t r = row; r < row + count; r += 2) {
+      const bool has_second = r + 1 < row + count;
+      for (auto [from, to] : {std::pair(weights, s.weights_down), std::pair(grads, s.grads_down)})
+        for (int64_t c = 0; c < width; c += lanes<T>)
+          store_pairs(to + r / 2 * tile_stride<O> + column + c, narrow_fast(load(from + r * stride + c)),
+                      has_second ? narrow_fast(load(from + (r + 1) * stride + c)) : Words{});
+      make_operands<O>(grads + r * stride, width);
+      if (has_second) make_operands<O>(grads + (r + 1) * stride, width);
     }
   }
 };

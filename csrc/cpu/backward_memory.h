@@ -76,16 +76,21 @@ struct BackwardWorkspace {
 
 // The memory of one thread. It grows with the keys: about 800 bytes for each in float32 with D = 64, half of it for
 // weights and their gradients.
-template <class T>
+template <class E>
 struct BackwardScratch {
+  using T = Arithmetic<E>;
+  using O = Operand<E>;
   int64_t key_stride, tile_row_stride, block_rows;
   int64_t* made;              // identifies the rows, for make_rows
   Row<T>* rows;               // one block
-  T *keys, *keys_transposed;  // tiles of [tile, D] and, scaled, of [D, tile]
-  T* values_transposed;       // tiles of [Dv, tile]
-  T *query, *grad_context;    // one block, [rows, D] and [rows, Dv]
+  O *keys, *keys_transposed;  // tiles of [tile, D] and, scaled, of [D, tile]
+  O* values_transposed;       // tiles of [Dv, tile]
+  O *query, *grad_context;    // one block, [rows, D] and [rows, Dv]
   T* grad_query;              // one block, [rows, D], unless that is written in place
   T *weights, *grads;         // one block, tiles of [rows, tile]
+  // the same as operands of products over rows; where these are numbers there is no second copy
+  O *query_right, *grad_context_right;  // one block
+  O *weights_down, *grads_down;         // one tile of it
   // [rows], the sums of exponentials and of exponentials * dbeta. In double: where one weight is nearly 1, delta is
   // nearly its dbeta, and the gradient is their difference
   double *weight_sum, *grad_sum;
@@ -100,14 +105,24 @@ struct BackwardScratch {
     tile_row_stride = spread_stride<T>(p.keys < backward_tile_keys ? p.keys : backward_tile_keys);
     made = arena.take<int64_t>(1);
     rows = arena.take<Row<T>>(block_rows);
-    keys = arena.take<T>(p.keys * key_stride);
-    keys_transposed = arena.take<T>(plan.tiles * p.head_size * tile_row_stride);
-    values_transposed = arena.take<T>(plan.tiles * p.value_size * tile_row_stride);
-    query = arena.take<T>(block_rows * tile_stride<T>);
-    grad_context = arena.take<T>(block_rows * tile_stride<T>);
+    keys = arena.take<O>(operands<O>(p.keys) * key_stride);
+    keys_transposed = arena.take<O>(plan.tiles * operands<O>(p.head_size) * tile_row_stride);
+    values_transposed = arena.take<O>(plan.tiles * operands<O>(p.value_size) * tile_row_stride);
+    query = arena.take<O>(block_rows * tile_stride<O>);
+    grad_context = arena.take<O>(block_rows * tile_stride<O>);
     grad_query = arena.take<T>(block_rows * key_stride);
     weights = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
     grads = arena.take<T>(plan.tiles * block_rows * tile_stride<T>);
+    if constexpr (is_pair<O>) {
+      const int64_t size = operands<O>(block_rows) * tile_stride<O>;
+      query_right = arena.take<O>(size);
+      grad_context_right = arena.take<O>(size);
+      weights_down = arena.take<O>(size);
+      grads_down = arena.take<O>(size);
+    } else {
+      query_right = query;
+      grad_context_right = grad_context;
+    }
     weight_sum = arena.take<double>(sums_rows());
     grad_sum = arena.take<double>(sums_rows());
     factor = arena.take<T>(block_rows);

@@ -20,8 +20,10 @@ std::vector<const Level*> runnable_levels() {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) levels.push_back(&avx512_bf16_level);
     levels.push_back(&avx512_level);
+  }
   if (avx2) levels.push_back(&avx2_level);
 #endif
   levels.push_back(&baseline_level);
@@ -49,16 +51,21 @@ const Level& level() {
   return *current;
 }
 
+const Level& level_for(ScalarType type) {
+  const Level& chosen = level();
+  return chosen.others != nullptr && type != ScalarType::bfloat16 ? *chosen.others : chosen;
+}
+
 }  // namespace
 
 void forward(const ForwardParams& params, const Parallel& parallel) {
   validate_rows(params);
-  level().forward(params, parallel);
+  level_for(params.scalar_type).forward(params, parallel);
 }
 
 void backward(const BackwardParams& params, const Parallel& parallel) {
   validate_rows(params);
-  const Level& kernels = level();
+  const Level& kernels = level_for(params.scalar_type);
   const size_t bytes = size_t(kernels.backward_workspace(params));
   const auto give_back = [bytes](void* block) { give_block(block, bytes); };
   const std::unique_ptr<void, decltype(give_back)> workspace(take_block(bytes), give_back);
@@ -68,7 +75,7 @@ void backward(const BackwardParams& params, const Parallel& parallel) {
 
 void attention_weights(const ForwardParams& params, void* weights, const Parallel& parallel) {
   validate_rows(params);
-  level().attention_weights(params, weights, parallel);
+  level_for(params.scalar_type).attention_weights(params, weights, parallel);
 }
 
 std::string simd_level() { return level().name; }

@@ -20,21 +20,23 @@ inline int64_t forward_rows_per_task(const ForwardParams& p) {
 }
 
 // The state of all rows of a group of heads.
-template <class T>
+template <class E>
 struct ForwardScratch {
+  using T = Arithmetic<E>;
+  using O = Operand<E>;
   int64_t value_stride, tile_keys;
   int64_t* made;     // identifies the rows, for make_rows
   Row<T>* rows;      // of each head, or once if the heads share them
   T *maximum, *sum;  // of the softmax so far, [groups, group_lanes]
   T* context;        // unnormalised, [rows, Dv]
-  T* query;          // one group, [group_rows, D]
+  O* query;          // one group, [group_rows, D]
   T* scores;         // one group, [group_rows, tile]
-  T* keys;           // scaled and transposed, [D, tile]
-  T* values;         // [tile, Dv]
+  O* keys;           // scaled and transposed, [D, tile]
+  O* values;         // [tile, Dv]
   T* keep;           // [tile]
 
   ForwardScratch(const ForwardParams& p, int64_t row_count, Arena& arena) {
-    const int64_t padded_rows = split_into_groups(row_count).count * group_lanes<T>;
+    const int64_t padded_rows = split_into_groups<O>(row_count).count * group_lanes<T>;
     tile_keys = p.keys < forward_tile_keys ? p.keys : forward_tile_keys;
     value_stride = spread_stride<T>(p.value_size);
     made = arena.take<int64_t>(1);
@@ -42,10 +44,10 @@ struct ForwardScratch {
     maximum = arena.take<T>(p.group * padded_rows);
     sum = arena.take<T>(p.group * padded_rows);
     context = arena.take<T>(p.group * row_count * value_stride);
-    query = arena.take<T>(group_rows * tile_stride<T>);
+    query = arena.take<O>(group_rows * tile_stride<O>);
     scores = arena.take<T>(group_rows * tile_stride<T>);
-    keys = arena.take<T>(p.head_size * key_stride());
-    values = arena.take<T>(tile_keys * value_stride);
+    keys = arena.take<O>(operands<O>(p.head_size) * key_stride());
+    values = arena.take<O>(operands<O>(tile_keys) * value_stride);
     keep = arena.take<T>(tile_keys + 4 * lanes<T>);
   }
 
@@ -81,13 +83,15 @@ GMA_INLINE Vector<T> exponentiate(T* scores, int64_t width, T shift) {
 }
 
 // Where one head's rows, and its state, are in the scratch.
-template <class T>
+template <class E>
 struct HeadState {
+  using T = Arithmetic<E>;
+  using O = Operand<E>;
   Row<T>* rows;
   T *maximum, *sum, *context;
 
-  HeadState(const ForwardParams& p, const ForwardScratch<T>& s, int64_t member, int64_t row_count) {
-    const int64_t padded_rows = split_into_groups(row_count).count * group_lanes<T>;
+  HeadState(const ForwardParams& p, const ForwardScratch<E>& s, int64_t member, int64_t row_count) {
+    const int64_t padded_rows = split_into_groups<O>(row_count).count * group_lanes<T>;
     rows = s.rows + (shares_rows(p) ? 0 : member * row_count);
     maximum = s.maximum + member * padded_rows;
     sum = s.sum + member * padded_rows;
@@ -97,16 +101,16 @@ struct HeadState {
 
 // One group of rows, from `row` on, against the keys first_key .. first_key + width - 1, which begin at `column` of the
 // packed tile; of values the first `skipped` are not used. is_first: whether nothing came before.
-template <PriorKind kind, Mask mask, class E, class T>
+template <PriorKind kind, Mask mask, class E, class T = Arithmetic<E>>
 void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t row, int count,
                   int64_t first_key, int64_t column, int64_t width, int64_t skipped, bool is_first, T* maxima, T* sums,
-                  const HeadState<T>& head, const ForwardScratch<T>& s) {
+                  const HeadState<E>& head, const ForwardScratch<E>& s) {
+  using O = Operand<E>;
   constexpr int n = lanes<T>;
   const Row<T>* rows = head.rows + row;
-  pack_rows(row_of<E>(p.query, b, h, first_row + row), p.query.row_stride, count, p.head_size, T(1), s.query,
-            tile_stride<T>);
-  multiply<Left::as_stored>(count, width, p.head_size, s.query, s.keys + column, s.key_stride(), s.scores,
-                            tile_stride<T>, false);
+  pack_left(row_of<E>(p.query, b, h, first_row + row), p.query.row_stride, count, p.head_size, s.query, tile_stride<O>);
+  multiply<Left::as_stored>(count, width, operands<O>(p.head_size), s.query, s.keys + column, s.key_stride(), s.scores,
+                            tile_stride<T>, false, factor_of_product<O>(T(p.scale)));
 
   const PrefetchedRows<Access::write> context_rows(E(), p.context, b, h, p.rows, p.value_size);
   const PrefetchedHead<E> next(p, b, h);
@@ -135,9 +139,11 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
       next.query.prefetch(first_row + row + r);
     }
     partial[r] = exponentiate(weights, width, maxima[r]);
-    if (p.drop_below == 0) continue;
-    keep_factors(p, b, h, first_row + row + r, first_key, width, s.keep);
-    for (int64_t c = 0; c < width; c += n) store(weights + c, load(weights + c) * load(s.keep + c));
+    if (p.drop_below > 0) {
+      keep_factors(p, b, h, first_row + row + r, first_key, width, s.keep);
+      for (int64_t c = 0; c < width; c += n) store(weights + c, load(weights + c) * load(s.keep + c));
+    }
+    make_operands<O>(weights, width);
   }
   for (int r = 0; r < count; r += n) {
     Vector<T>(&square)[n] = *reinterpret_cast<Vector<T>(*)[n]>(partial + r);
@@ -153,15 +159,18 @@ void forward_tile(const ForwardParams& p, int64_t b, int64_t h, int64_t first_ro
         store(at, load(at) * correction[r]);
       }
   // what is left of all that the rows see may be NaN, and has no part in the sum
-  multiply<Left::as_stored>(count, p.value_size, width - skipped, s.scores + skipped,
-                            s.values + (column + skipped) * s.value_stride, s.value_stride, context, s.value_stride,
-                            !is_first);
+  const int64_t begin = skipped / elements_per<O>;
+  multiply<Left::as_stored>(count, p.value_size, operands<O>(width) - begin,
+                            reinterpret_cast<const O*>(s.scores) + begin,
+                            s.values + (column / elements_per<O> + begin) * s.value_stride, s.value_stride, context,
+                            s.value_stride, !is_first);
 }
 
-template <class E, class T>
+template <class E>
 void write_results(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t row_count,
-                   const HeadState<T>& head, const ForwardScratch<T>& s) {
-  const Groups groups = split_into_groups(row_count);
+                   const HeadState<E>& head, const ForwardScratch<E>& s) {
+  using T = Arithmetic<E>;
+  const Groups groups = split_into_groups<Operand<E>>(row_count);
   for (int64_t lane = 0; lane < groups.count * group_lanes<T>; lane += lanes<T>) {
     const Vector<T> sum = load(head.sum + lane);
     store(head.maximum + lane, load(head.maximum + lane) + Math<T>::log(sum));
@@ -182,12 +191,13 @@ template <class E>
 void forward_rows(const ForwardParams& p, int64_t b, int64_t key_head, int64_t first_row, int64_t row_count,
                   Arena arena) {
   using T = Arithmetic<E>;
-  const ForwardScratch<T> s(p, row_count, arena);
-  const Groups groups = split_into_groups(row_count);
+  using O = Operand<E>;
+  const ForwardScratch<E> s(p, row_count, arena);
+  const Groups groups = split_into_groups<O>(row_count);
   const int64_t first_head = key_head * p.group;
   KeyRange seen{0, 0};
   for (int64_t member = 0; member < p.group; ++member) {
-    const HeadState<T> head(p, s, member, row_count);
+    const HeadState<E> head(p, s, member, row_count);
     // the rows of several heads are not remembered from task to task
     if (p.group > 1 && !shares_rows(p)) *s.made = 0;
     make_rows(p, b, first_head + member, first_row, row_count, *s.made, head.rows);
@@ -201,12 +211,12 @@ void forward_rows(const ForwardParams& p, int64_t b, int64_t key_head, int64_t f
   for (int64_t first_key = seen.begin / column_step<T> * column_step<T>; first_key < seen.end;
        first_key += s.tile_keys) {
     const int64_t keys = seen.end - first_key < s.tile_keys ? seen.end - first_key : s.tile_keys;
-    pack_transposed(row_of<E>(p.key, b, key_head, first_key), p.key.row_stride, keys, p.head_size, T(p.scale), s.keys,
-                    s.key_stride());
-    pack_rows(row_of<E>(p.value, b, key_head, first_key), p.value.row_stride, keys, p.value_size, T(1), s.values,
-              s.value_stride);
+    pack_transposed(row_of<E>(p.key, b, key_head, first_key), p.key.row_stride, keys, p.head_size,
+                    factor_of_operand<O>(T(p.scale)), s.keys, s.key_stride());
+    pack_right(row_of<E>(p.value, b, key_head, first_key), p.value.row_stride, keys, p.value_size,
+               seen.begin - first_key, s.values, s.value_stride);
     for (int64_t member = 0; member < p.group; ++member) {
-      const HeadState<T> head(p, s, member, row_count);
+      const HeadState<E> head(p, s, member, row_count);
       for (int64_t group = 0; group < groups.count; ++group) {
         const int64_t row = group * groups.size;
         const int count = int(row_count - row < groups.size ? row_count - row : groups.size);
@@ -228,7 +238,7 @@ void forward_rows(const ForwardParams& p, int64_t b, int64_t key_head, int64_t f
     }
   }
   for (int64_t member = 0; member < p.group; ++member)
-    write_results<E>(p, b, first_head + member, first_row, row_count, HeadState<T>(p, s, member, row_count), s);
+    write_results<E>(p, b, first_head + member, first_row, row_count, HeadState<E>(p, s, member, row_count), s);
 }
 
 template <class E>
@@ -238,7 +248,7 @@ void forward_all(const ForwardParams& p, const Parallel& parallel) {
   const int64_t chunks = (p.rows + rows_per_task - 1) / rows_per_task;
   const int64_t key_heads = p.heads / p.group, heads = p.batches * key_heads;
   Arena measure{0};
-  ForwardScratch<Arithmetic<E>>(p, rows_per_task, measure);
+  ForwardScratch<E>(p, rows_per_task, measure);
   const double cells = double(p.keys) * double(p.rows) * double(p.batches * p.heads);
   // the last rows of a sentence usually see most: they go first
   for_each_task(parallel, heads * chunks, 2.0 * double(p.head_size + p.value_size) * cells, measure.used,

@@ -11,13 +11,15 @@ namespace gma {
 namespace GMA_SIMD_LEVEL {
 
 template <class Body>
-GMA_INLINE auto with_element(ScalarType type, Body body) {
-  switch (type) {
-    case ScalarType::float64: return body(double());
-    case ScalarType::float16: return body(Half());
-    case ScalarType::bfloat16: return body(BFloat16());
-    default: return body(float());
-  }
+GMA_INLINE auto with_element([[maybe_unused]] ScalarType type, Body body) {
+  // a unit with products of bfloat16 serves nothing else: see Level::others
+  if constexpr (multiplies_bfloat16) return body(BFloat16());
+  else switch (type) {
+      case ScalarType::float64: return body(double());
+      case ScalarType::float16: return body(Half());
+      case ScalarType::bfloat16: return body(BFloat16());
+      default: return body(float());
+    }
 }
 
 inline void forward(const ForwardParams& p, const Parallel& parallel) {

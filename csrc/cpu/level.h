@@ -11,10 +11,11 @@ struct Level {
   int64_t (*backward_workspace)(const BackwardParams&);
   void (*backward)(const BackwardParams&, void* workspace, const Parallel&);
   void (*attention_weights)(const ForwardParams&, void* weights, const Parallel&);
+  const Level* others = nullptr;  // if not null, this one serves bfloat16 alone and that one the other element types
 };
 
 #if defined(__x86_64__)
-extern const Level avx512_level, avx2_level;
+extern const Level avx512_bf16_level, avx512_level, avx2_level;
 #endif
 extern const Level baseline_level;
 

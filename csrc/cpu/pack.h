@@ -1,7 +1,7 @@
 // Copies between the caller's matrices and scratch: conversion, scaling, transposition, padding.
 #pragma once
 
-#include "simd.h"
+#include "operand.h"
 
 namespace gma {
 namespace GMA_SIMD_LEVEL {
@@ -40,33 +40,82 @@ void pack_rows(const E* from, int64_t from_stride, int64_t rows, int64_t columns
   }
 }
 
-// to[columns, rows padded to whole vectors] = factor * from[rows, columns]^T; padding is 0
-template <class E, class T>
-void pack_transposed(const E* from, int64_t from_stride, int64_t rows, int64_t columns, T factor, T* to,
+// to[rows, columns] = from[rows, columns], as the left operand of a product over columns
+template <class O, class E>
+void pack_left(const E* from, int64_t from_stride, int64_t rows, int64_t columns, O* to, int64_t to_stride) {
+  if constexpr (is_pair<O>) {
+    for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
+      to[operands<O>(columns) - 1] = {};
+      std::memcpy(to, from, size_t(columns) * sizeof(E));
+    }
+  } else {
+    pack_rows(from, from_stride, rows, columns, O(1), to, to_stride);
+  }
+}
+
+// Words of a row, the first n; the others are 0.
+GMA_INLINE Words load_words(const BFloat16* from, int64_t n) {
+  Words words{};
+  if (n >= int64_t(sizeof words / 2)) std::memcpy(&words, from, sizeof words);
+  else
+    for (int64_t i = 0; i < n; ++i) words[i] = from[i].bits;
+  return words;
+}
+
+// to[operands(rows), columns padded to whole vectors] = from[rows, columns], as the right operand of a product over
+// rows. Pairs have 0 in place of the first `hidden` rows, which may hold anything, and behind the last.
+template <class O, class E>
+void pack_right(const E* from, int64_t from_stride, int64_t rows, int64_t columns, int64_t hidden, O* to,
+                int64_t to_stride) {
+  if constexpr (is_pair<O>) {
+    for (int64_t r = 0; r < rows; r += 2, from += 2 * from_stride, to += to_stride)
+      for (int64_t c = 0; c < columns; c += lanes<float>)
+        store_pairs(to + c, load_words(from + c, r >= hidden ? columns - c : 0),
+                    load_words(from + from_stride + c, r + 1 >= hidden && r + 1 < rows ? columns - c : 0));
+  } else {
+    pack_rows(from, from_stride, rows, columns, O(1), to, to_stride);
+  }
+}
+
+// The vector of operands with which `count` elements of a row begin; what is behind them is 0.
+template <class O, class E, class T>
+GMA_INLINE Vector<T> load_operands(const E* from, int64_t count, T factor) {
+  if constexpr (is_pair<O>) {
+    Vector<T> pairs{};
+    std::memcpy(&pairs, from, size_t(count) * sizeof(E));
+    return pairs;
+  } else {
+    return (count == lanes<T> ? load(from) : load_first(from, count)) * factor;
+  }
+}
+
+// to[operands(columns), rows padded to whole vectors] = factor * from[rows, columns]^T, as the right operand of a
+// product over columns; padding is 0. factor: see factor_of_operand
+template <class O, class E, class T>
+void pack_transposed(const E* from, int64_t from_stride, int64_t rows, int64_t columns, T factor, O* to,
                      int64_t to_stride) {
   constexpr int n = lanes<T>;
+  constexpr int64_t step = n * elements_per<O>;
   for (int64_t r = 0; r < rows; r += n) {
     const int height = rows - r < n ? int(rows - r) : n;
-    for (int64_t c = 0; c < columns; c += n) {
+    for (int64_t c = 0; c < columns; c += step) {
       const E* corner = from + r * from_stride + c;
-      const int64_t width = columns - c < n ? columns - c : n;
+      O* place = to + c / elements_per<O> * to_stride + r;
+      const int64_t count = columns - c < step ? columns - c : step;
       Vector<T> square[n];
-      if (height == n && width == n) {
+      if (height == n && count == step) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) square[i] = load(corner + i * from_stride) * factor;
+        for (int i = 0; i < n; ++i) square[i] = load_operands<O>(corner + i * from_stride, step, factor);
       } else {
         for (int i = 0; i < n; ++i)
-          square[i] =
-              i < height
-                  ? (width == n ? load(corner + i * from_stride) : load_first(corner + i * from_stride, width)) * factor
-                  : Vector<T>{};
+          square[i] = i < height ? load_operands<O>(corner + i * from_stride, count, factor) : Vector<T>{};
       }
       transpose<T>(square);
-      if (width == n) {
+      if (count == step) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) store(to + (c + i) * to_stride + r, square[i]);
+        for (int i = 0; i < n; ++i) store(place + i * to_stride, square[i]);
       } else {
-        for (int i = 0; i < width; ++i) store(to + (c + i) * to_stride + r, square[i]);
+        for (int i = 0; i < operands<O>(count); ++i) store(place + i * to_stride, square[i]);
       }
     }
   }

@@ -30,7 +30,7 @@ PYBIND11_MODULE(_C, module) {
 #endif
     facts["flags"] = GMA_BUILD_FLAGS;
 #if defined(__x86_64__)
-    facts["simd_levels"] = std::vector<std::string>{"avx512", "avx2", "baseline"};
+    facts["simd_levels"] = std::vector<std::string>{"avx512_bf16", "avx512", "avx2", "baseline"};
 #else
     facts["simd_levels"] = std::vector<std::string>{"baseline"};
 #endif

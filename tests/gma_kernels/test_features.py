@@ -11,7 +11,7 @@ import torch
 import gma_kernels
 from gma_kernels.backends import FEATURES, FEATURES_OF
 from tests.support.feature_cases import FeatureCase, feature_failures
-from tests.support.numerics import CPU_BACKENDS, PRIORS, Inputs, simple_inputs
+from tests.support.numerics import CPU_BACKENDS, PRIORS, Inputs, dtype_to_draw, simple_inputs
 
 CASES_PER_CHUNK = 50
 # 200 cases for each backend, 5,000 by `make test-all`
@@ -35,7 +35,7 @@ def test_forward_and_gradients_of_random_cases(backend, chunk):
     found = []
     for seed in range(chunk * CASES_PER_CHUNK, (chunk + 1) * CASES_PER_CHUNK):
         # plain formulas are exact where centers and widths are ordinary, and there the oracle is held against them
-        case = FeatureCase.draw(seed, FEATURES_OF[backend], ordinary=backend == "reference")
+        case = FeatureCase.draw(seed, FEATURES_OF[backend], dtype_to_draw(), ordinary=backend == "reference")
         found += feature_failures(case, backend)
     assert not found, "\n".join(found)
 
@@ -214,13 +214,14 @@ def test_gradcheck_with_everything(backend):
     assert torch.autograd.gradcheck(attend, leaves)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_no_row_sees_may_hold_anything(backend, bad):
+def test_what_no_row_sees_may_hold_anything(backend, bad, dtype):
     """Left of every window, right of every row, and in rows that see nothing."""
     needs(backend, "first", "logsumexp", "grouped heads")
     visible = torch.tensor([9, 12, 5, 10, 0], dtype=torch.int32).expand(2, 1, 5)
     first = torch.tensor([4, 3, 5, 9, 0], dtype=torch.int32).expand(2, 1, 5)
-    inputs = grouped(simple_inputs(heads=4, keys=70, visible=visible), 2)
+    inputs = grouped(simple_inputs(heads=4, keys=70, visible=visible, dtype=dtype), 2)
     blind = (visible <= first)[:, 0]
 
     def run(inputs: Inputs, spoil: bool) -> list[torch.Tensor]:

@@ -38,7 +38,7 @@ CENTER_KINDS = ("inside", "inside", "inside", "outside", "integer", "half", "hug
 WIDTH_KINDS = ("ordinary", "ordinary", "ordinary", "half_center", "tiny", "huge", "mixed")
 
 
-# 'native' stands for each SIMD level this machine has, best first: 'native avx512', 'native avx2', …
+# 'native' stands for each SIMD level this machine has, best first: 'native avx512_bf16', 'native avx512', …
 CPU_BACKENDS = ("reference", *(f"native {level}" for level in (extension.simd_levels() if extension else ("missing",))))
 
 
@@ -55,6 +55,11 @@ def using(backend: str) -> Iterator[str]:
         yield name
     finally:
         extension.use_simd(before)
+
+
+def dtype_to_draw() -> torch.dtype | None:
+    """The one dtype that the SIMD level in force has kernels of its own for, or None for any."""
+    return torch.bfloat16 if extension is not None and extension.simd_level() == "avx512_bf16" else None
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
