@@ -24,6 +24,7 @@ PAGES = {
             "gma.attention.source_cache",
             "gma_kernels.api",
             "gma_kernels.logsumexp",
+            "gma_kernels.moments",
         ],
     ),
     "Backends": ("Which implementation of the operator serves.", ["gma_kernels.backends"]),
