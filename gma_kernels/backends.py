@@ -21,7 +21,7 @@ FEATURES = ("grouped heads", "first", "logsumexp", "packed batches")
 FEATURES_OF: dict[str, tuple[str, ...]] = {
     "reference": FEATURES,
     "native": FEATURES,
-    "triton": (),
+    "triton": FEATURES,
     "cuda": (),
 }
 

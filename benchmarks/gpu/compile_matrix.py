@@ -1,6 +1,7 @@
 """Every kind of Triton kernel compiled for every part with no GPU: what the interpreter runs the compiler may refuse.
 
-python -m benchmarks.gpu.compile_matrix compiles the whole matrix, an hour's work of two cores; tests compile a sample.
+python -m benchmarks.gpu.compile_matrix compiles the whole matrix, more than an hour's work of two cores; tests compile
+a sample.
 """
 
 import itertools
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from rich.progress import track
 
 from benchmarks.gpu.triton_resources import DTYPES, compile_launch, example, launches
+from gma_kernels.backends import FEATURES
 
 HEAD_SIZES = (8, 32, 64, 128, 256)  # padded to 16, 32, …
 PRIORS = range(4)
@@ -28,18 +30,28 @@ class Kind(NamedTuple):
     dropout_p: float
     rows: int
     capability: str
+    features: tuple[str, ...] = ()
 
 
-MATRIX = tuple(Kind(*kind) for kind in itertools.product(HEAD_SIZES, DTYPES, PRIORS, (0.0, 0.1), ROWS, CAPABILITIES))
+PLAIN = tuple(Kind(*kind) for kind in itertools.product(HEAD_SIZES, DTYPES, PRIORS, (0.0, 0.1), ROWS, CAPABILITIES))
+# each alone and all together; parts, priors and dropout take turns
+WITH_FEATURES = tuple(
+    Kind(size, dtype, count // 4 % 4, (0.0, 0.1)[count // 16 % 2], rows, CAPABILITIES[count % 4], features)
+    for count, (features, size, dtype, rows) in enumerate(
+        itertools.product((*((x,) for x in FEATURES), FEATURES), HEAD_SIZES, DTYPES, ROWS)
+    )
+)
+MATRIX = PLAIN + WITH_FEATURES
 # every value of every dimension, in few kinds
-SAMPLE = MATRIX[::131]
+SAMPLE = PLAIN[::131] + WITH_FEATURES[::29]
 
 
 def refusals(kind: Kind) -> list[str]:
     """What the compiler says of the kernels it refuses."""
     found = []
-    problem = example(DTYPES[kind.dtype], kind.head_size, kind.rows, KEYS, kind.dropout_p, kind.prior)
-    for name, step in launches(problem):
+    dtype = DTYPES[kind.dtype]
+    problem = example(dtype, kind.head_size, kind.rows, KEYS, kind.dropout_p, kind.prior, kind.features)
+    for name, step in launches(problem, with_logsumexp="logsumexp" in kind.features):
         try:
             compile_launch(step, name, kind.dtype, kind.head_size, kind.capability)
         except Exception as error:

@@ -112,21 +112,38 @@ def amd_field(assembly: str, name: str) -> int:
 
 
 def example(
-    dtype: torch.dtype, head_size: int, rows: int, keys: int, dropout_p: float = 0.0, prior: int = 0
+    dtype: torch.dtype,
+    head_size: int,
+    rows: int,
+    keys: int,
+    dropout_p: float = 0.0,
+    prior: int = 0,
+    features: tuple[str, ...] = (),
 ) -> Problem:
-    """Inputs without memory: two sentences of eight heads, the center shared, as a translator has them."""
+    """Inputs without memory: two sentences of eight heads, the center shared, as a translator has them. features: of
+    `gma_kernels.backends.FEATURES`; the gradient of a logsumexp is not among the inputs."""
+    packed = "packed batches" in features
+    batch, length = (1, 2) if packed else (2, 1)
 
-    def heads(count: int) -> torch.Tensor:
-        return torch.empty(2, count, 8, head_size, dtype=dtype, device="meta").transpose(1, 2)
+    def heads(count: int, of: int) -> torch.Tensor:
+        return torch.empty(batch, length * count, of, head_size, dtype=dtype, device="meta").transpose(1, 2)
 
-    center = torch.empty(2, 1, rows, device="meta")
-    visible = torch.empty(2, 1, rows, dtype=torch.int32, device="meta")
+    def by_row(dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(batch, 1, length * rows, dtype=dtype, device="meta")
+
+    center, visible = by_row(torch.float32), by_row(torch.int32)
     seed = torch.empty((), dtype=torch.int64, device="meta") if dropout_p else None
-    return Problem(heads(rows), heads(keys), heads(keys), center, center, visible, seed, prior, 0.125, dropout_p)
+    key = heads(keys, 2 if "grouped heads" in features else 8)
+    first = by_row(torch.int32) if "first" in features else None
+    offsets = [torch.empty(3, dtype=torch.int32, device="meta") if packed else None] * 2
+    return Problem(heads(rows, 8), key, key, center, center, visible, seed, prior, 0.125, dropout_p, first, *offsets)
 
 
-def launches(problem: Problem, choose=lambda kernel, options: options[0]) -> Iterator[tuple[str, Launch]]:
-    """Every kernel on this problem, by name, with the tile that `choose` picks for it."""
+def launches(
+    problem: Problem, choose=lambda kernel, options: options[0], with_logsumexp: bool = False
+) -> Iterator[tuple[str, Launch]]:
+    """Every kernel on this problem, by name, with the tile that `choose` picks for it. with_logsumexp: which then has a
+    gradient."""
     batch, heads, rows, _ = problem.shape
     context = torch.empty_like(problem.query)
     by_row = torch.empty(batch, heads, rows, device="meta")
@@ -135,19 +152,21 @@ def launches(problem: Problem, choose=lambda kernel, options: options[0]) -> Ite
         element = problem.query.element_size()
         return choose(kernel, tile_sizes.candidates(kernel, problem.columns, element, rows, problem.seed is not None))
 
-    if rows == 1 and problem.seed is None:
+    if rows == 1 and problem.seed is None and problem.sentences is None:
         yield from zip(("decode", "join"), launch.decode(problem, context, by_row))
         return
     yield "forward", launch.forward(problem, tile("forward"), context, by_row)
-    strides = context.stride()[:3]
+    strides = problem.strides(context)
     saved = {"grad_context": context, "grad_context_strides": strides, "logsumexp": by_row}
     of_rows = saved | {"context": context, "context_strides": strides}
+    of_rows["grad_logsumexp"] = by_row if with_logsumexp else None
     outputs = {"grad_query": context, "grad_center": by_row, "grad_width": by_row, "row_sums": by_row}
     yield "backward_rows", launch.backward_rows(problem, tile("backward_rows"), of_rows, outputs)
-    outputs = {"grad_key": context, "grad_value": context}
+    outputs = {"grad_key": problem.key, "grad_value": problem.key}
     yield "backward_keys", launch.backward_keys(problem, tile("backward_keys"), saved | {"row_sums": by_row}, outputs)
-    weights = torch.empty(problem.shape, dtype=problem.query.dtype, device="meta")
-    yield "weights", launch.weights(problem, tile("weights"), weights)
+    if problem.sentences is None:
+        weights = torch.empty(problem.shape, dtype=problem.query.dtype, device="meta")
+        yield "weights", launch.weights(problem, tile("weights"), weights)
 
 
 # float16 on every part, the rest on the oldest and on the one with the least shared memory

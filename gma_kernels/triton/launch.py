@@ -13,9 +13,9 @@ from torch import Tensor
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
 from gma_kernels.philox import drop_threshold
 from gma_kernels.triton.backward import backward_keys_kernel, backward_rows_kernel
-from gma_kernels.triton.decode import decode_kernel, join_kernel
+from gma_kernels.triton.decode import decode_group_kernel, decode_kernel, join_kernel
 from gma_kernels.triton.forward import forward_kernel
-from gma_kernels.triton.tile_sizes import Tile, padded
+from gma_kernels.triton.tile_sizes import SMALLEST_BLOCK, Tile, padded
 from gma_kernels.triton.weights import weights_kernel
 
 DECODE_KEYS = 64  # a tile of the source when decoding
@@ -42,7 +42,7 @@ class Launch(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The inputs of the operators, with the settings."""
+    """The inputs of the operators, with the settings. Packed sentences are one long one, with offsets."""
 
     query: Tensor
     key: Tensor
@@ -54,12 +54,25 @@ class Problem(NamedTuple):
     prior: int
     scale: float
     dropout_p: float
+    first: Tensor | None = None
+    cu_query: Tensor | None = None
+    cu_key: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """B, H, T, S"""
         batch, heads, rows, _ = self.query.shape
         return batch, heads, rows, self.key.shape[2]
+
+    @property
+    def group(self) -> int:
+        """How many heads of the query share one of the keys."""
+        return self.query.shape[1] // max(self.key.shape[1], 1)
+
+    @property
+    def sentences(self) -> int | None:
+        """How many are packed."""
+        return None if self.cu_query is None else self.cu_query.shape[0] - 1
 
     @property
     def columns(self) -> int:
@@ -84,19 +97,30 @@ class Problem(NamedTuple):
         if not 0 <= self.dropout_p < 1 or (self.dropout_p > 0 and self.seed is None):
             raise ValueError(f"dropout_p is {self.dropout_p}; expected 0 <= dropout_p < 1, and a seed unless it is 0")
 
+        key_heads = self.key.shape[1]
+        if key_heads < 1 or heads % key_heads:
+            raise ValueError(f"key has {key_heads} heads; expected a divisor of the query's {heads}")
+        if (self.cu_query is None) != (self.cu_key is None) or (self.cu_query is not None and batch != 1):
+            raise ValueError("cu_query and cu_key come together, and with tensors of one long sentence")
+
         by_row = ((batch, 1, rows), (batch, heads, rows))
         by_value = ((batch, heads, rows, value_size),)
+        offsets = ((max((self.sentences or 0) + 1, 1),),)
         kinds = {
             "query": (dtype, (self.query.shape,)),
-            "key": (dtype, ((batch, heads, keys, size),)),
-            "value": (dtype, ((batch, heads, keys, value_size),)),
+            "key": (dtype, ((batch, key_heads, keys, size),)),
+            "value": (dtype, ((batch, key_heads, keys, value_size),)),
             "center": (torch.float32, by_row),
             "width": (torch.float32, by_row),
             "visible": (torch.int32, by_row),
+            "first": (torch.int32, by_row),
+            "cu_query": (torch.int32, offsets),
+            "cu_key": (torch.int32, offsets),
             "seed": (torch.int64, ((),)),
             "grad_context": (dtype, by_value),
             "context": (dtype, by_value),
             "logsumexp": (torch.float32, by_row[1:]),
+            "grad_logsumexp": (torch.float32, by_row[1:]),
         }
         for name, x in (self._asdict() | results).items():
             if not isinstance(x, Tensor):
@@ -117,13 +141,20 @@ class Problem(NamedTuple):
         for name in ("query", "key", "value"):
             x = getattr(self, name)
             if x is not None:
-                found |= {name: x, f"{name}_strides": x.stride()[:3]}
-        for name in ("center", "width", "visible"):
+                found |= {name: x, f"{name}_strides": self.strides(x)}
+        for name in ("center", "width", "visible", "first"):
             x = getattr(self, name)
-            # heads that share a row all read the one there is
-            per_head = x.stride(1) if x.shape[1] > 1 else 0
-            found |= {name: x, f"{name}_strides": (x.stride(0), per_head, x.stride(2))}
+            found |= {name: x, f"{name}_strides": None if x is None else self.strides(x)}
         return found
+
+    def strides(self, x: Tensor) -> tuple[int, int, int]:
+        """Of a sentence, a head and a row of [B, H, N, …]; of packed sentences see `memory`."""
+        # heads that share a row all read the one there is
+        per_head = x.stride(1) if x.shape[1] > 1 else 0
+        return x.stride(0) if self.cu_query is None else x.stride(2), per_head, x.stride(2)
+
+    def packing(self) -> dict[str, Any]:
+        return {"cu_query": self.cu_query, "cu_key": self.cu_key, "sentences": self.sentences}
 
     def dropout(self) -> dict[str, Any]:
         return {
@@ -138,20 +169,41 @@ class Problem(NamedTuple):
 
     def constants(self) -> dict[str, Any]:
         size = self.query.shape[3]
-        found = {"PRIOR": self.prior, "HEAD_SIZE": size, "HEAD_BLOCK": padded(size)}
+        found = {"PRIOR": self.prior, "WINDOW": self.first is not None, "GROUP": self.group}
+        found |= {"HEAD_SIZE": size, "HEAD_BLOCK": padded(size)}
         if self.value is not None:
             value_size = self.value.shape[3]
             found |= {"VALUE_SIZE": value_size, "VALUE_BLOCK": padded(value_size)}
         return found
 
+    def blocks(self, heads: int, length: int, block: int) -> int:
+        """Programs that have a block of the rows, or the keys, of one head each."""
+        if self.sentences is None:
+            return self.query.shape[0] * heads * triton.cdiv(length, block)
+        return heads * (length // block + self.sentences) if self.sentences else 0
+
+    def by_group(self) -> "Problem":
+        """With T = 1: the heads that share a head of keys as rows of one. [B, H_kv, GROUP, D], [B, 1 or H_kv, GROUP]"""
+        key_heads = self.key.shape[1]
+
+        def as_rows(x: Tensor) -> Tensor:
+            if x.shape[1] == 1:
+                return x.expand(-1, -1, self.group)
+            return x[:, :, 0].unflatten(1, (key_heads, self.group))
+
+        query = self.query[:, :, 0].unflatten(1, (key_heads, self.group))
+        center, width, visible = as_rows(self.center), as_rows(self.width), as_rows(self.visible)
+        first = None if self.first is None else as_rows(self.first)
+        return self._replace(query=query, center=center, width=width, visible=visible, first=first)
+
 
 def forward(problem: Problem, tile: Tile, context: Tensor, logsumexp: Tensor) -> Launch:
-    batch, heads, rows, _ = problem.shape
+    _, heads, rows, _ = problem.shape
     outputs = {"context": context, "logsumexp": logsumexp}
     return Launch(
         forward_kernel,
-        batch * heads * triton.cdiv(rows, tile.rows),
-        problem.inputs() | problem.dropout() | outputs | problem.sizes() | {"scale": problem.scale},
+        problem.blocks(heads, rows, tile.rows),
+        problem.inputs() | problem.packing() | problem.dropout() | outputs | problem.sizes() | {"scale": problem.scale},
         problem.constants() | {"DROPOUT": problem.seed is not None, "ROWS": tile.rows, "KEYS": tile.keys},
         tile.warps,
         tile.stages,
@@ -159,12 +211,13 @@ def forward(problem: Problem, tile: Tile, context: Tensor, logsumexp: Tensor) ->
 
 
 def backward_rows(problem: Problem, tile: Tile, saved: dict[str, Any], outputs: dict[str, Tensor]) -> Launch:
-    """saved: grad_context and context with their strides, and logsumexp."""
-    batch, heads, rows, _ = problem.shape
+    """saved: grad_context and context with their strides, grad_logsumexp and logsumexp."""
+    _, heads, rows, _ = problem.shape
+    given = problem.inputs() | problem.packing() | problem.dropout() | saved
     return Launch(
         backward_rows_kernel,
-        batch * heads * triton.cdiv(rows, tile.rows),
-        problem.inputs() | problem.dropout() | saved | outputs | problem.sizes() | {"scale": problem.scale},
+        problem.blocks(heads, rows, tile.rows),
+        given | outputs | problem.sizes() | {"scale": problem.scale},
         problem.constants() | {"DROPOUT": problem.seed is not None, "ROWS": tile.rows, "KEYS": tile.keys},
         tile.warps,
         tile.stages,
@@ -173,12 +226,13 @@ def backward_rows(problem: Problem, tile: Tile, saved: dict[str, Any], outputs: 
 
 def backward_keys(problem: Problem, tile: Tile, saved: dict[str, Any], outputs: dict[str, Tensor]) -> Launch:
     """saved: grad_context with its strides, logsumexp, and row_sums as `backward_rows` wrote them."""
-    batch, heads, _, keys = problem.shape
+    keys = problem.shape[3]
     tiles = {"ROWS": tile.rows, "KEYS": tile.keys, "SCAN": SCANNED_ROWS}
+    given = problem.inputs() | problem.packing() | problem.dropout() | saved
     return Launch(
         backward_keys_kernel,
-        batch * heads * triton.cdiv(keys, tile.keys),
-        problem.inputs() | problem.dropout() | saved | outputs | problem.sizes() | {"scale": problem.scale},
+        problem.blocks(problem.key.shape[1], keys, tile.keys),
+        given | outputs | problem.sizes() | {"scale": problem.scale},
         problem.constants() | {"DROPOUT": problem.seed is not None} | tiles,
         tile.warps,
         tile.stages,
@@ -186,10 +240,10 @@ def backward_keys(problem: Problem, tile: Tile, saved: dict[str, Any], outputs: 
 
 
 def weights(problem: Problem, tile: Tile, output: Tensor) -> Launch:
-    batch, heads, rows, _ = problem.shape
+    _, heads, rows, _ = problem.shape
     return Launch(
         weights_kernel,
-        batch * heads * triton.cdiv(rows, tile.rows),
+        problem.blocks(heads, rows, tile.rows),
         problem.inputs() | {"weights": output, "scale": problem.scale} | problem.sizes(),
         problem.constants() | {"ROWS": tile.rows, "KEYS": tile.keys},
         tile.warps,
@@ -207,7 +261,8 @@ def parts_of_source(batch: int, heads: int, keys: int) -> tuple[int, int]:
 def decode(problem: Problem, context: Tensor, logsumexp: Tensor) -> tuple[Launch, ...]:
     """The launches of a step with T = 1 and no dropout: one, or with a long source two."""
     batch, heads, _, keys = problem.shape
-    parts, part = parts_of_source(batch, heads, keys)
+    key_heads = problem.key.shape[1]
+    parts, part = parts_of_source(batch, key_heads, keys)
     split = parts > 1
     whole = {"context": context, "logsumexp": logsumexp}
     partial = dict.fromkeys(("part_sums", "part_largest", "part_total"))
@@ -215,28 +270,32 @@ def decode(problem: Problem, context: Tensor, logsumexp: Tensor) -> tuple[Launch
         shape = (batch * heads, parts)
         partial["part_sums"] = logsumexp.new_empty(*shape, context.shape[3])
         partial["part_largest"], partial["part_total"] = logsumexp.new_empty(shape), logsumexp.new_empty(shape)
-    sizes = {"heads": heads, "keys": keys, "part": part, "parts": parts, "scale": problem.scale}
-    first = Launch(
-        decode_kernel,
-        batch * heads * parts,
-        problem.inputs() | (dict.fromkeys(whole) if split else whole) | partial | sizes,
-        problem.constants() | {"SPLIT": split, "KEYS": DECODE_KEYS},
+    given = problem.inputs() if problem.group == 1 else problem.by_group().inputs()
+    sizes = {"heads": key_heads, "keys": keys, "part": part, "parts": parts, "scale": problem.scale}
+    constants = problem.constants() | {"SPLIT": split, "KEYS": DECODE_KEYS}
+    if problem.group > 1:
+        constants["ROWS"] = max(triton.next_power_of_2(problem.group), SMALLEST_BLOCK)
+    step = Launch(
+        decode_kernel if problem.group == 1 else decode_group_kernel,
+        batch * key_heads * parts,
+        given | (dict.fromkeys(whole) if split else whole) | partial | sizes,
+        constants,
         4,
         2,
     )
     if not split:
-        return (first,)
-    rows = {name: x for name, x in problem.inputs().items() if name.startswith("visible")}
-    constants = {name: x for name, x in problem.constants().items() if name.startswith("VALUE")}
-    second = Launch(
+        return (step,)
+    sight = {name: x for name, x in problem.inputs().items() if name.startswith(("visible", "first"))}
+    join = Launch(
         join_kernel,
         batch * heads,
-        partial | rows | whole | {"heads": heads, "parts": parts},
-        constants | {"PARTS": triton.next_power_of_2(parts)},
+        partial | sight | whole | {"heads": heads, "keys": keys, "parts": parts},
+        {"PARTS": triton.next_power_of_2(parts)}
+        | {name: x for name, x in problem.constants().items() if name.startswith("VALUE")},
         4,
         1,
     )
-    return first, second
+    return step, join
 
 
 def on_device(x: Tensor) -> contextlib.AbstractContextManager:

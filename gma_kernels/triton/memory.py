@@ -1,18 +1,58 @@
-"""Where the tiles of [B, H, N, D] tensors lie, and which program works on which of them."""
+"""Where the tiles of [B, H, N, D] tensors lie, and which program works on which of them.
+
+Sentences that are packed lie one behind the other in one long sentence. Strides of packed tensors name the stride of
+a row in place of that of a sentence, so that a sentence's number of rows before it is its `batch` in all addresses.
+"""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def place(blocks, heads):
-    """This program's block and (batch, head), from a grid of one dimension, the only one that may be long.
+def place(length, heads, offsets, sentences, BLOCK: tl.constexpr):
+    """This program's (block, b·H + h, sentence b, head h), from a grid of one dimension, the only one that may be long.
 
+    length: rows of the tensors, or keys. offsets: where packed sentences begin, [sentences + 1], or None. With them
+    there are length // BLOCK + sentences blocks: sentence b has those from offsets[b] // BLOCK + b on, the last may be
+    empty.
     Later blocks come first: where rows see more and more of the source, the long ones must not start last.
     """
     program = tl.program_id(0)
-    index = program // blocks
-    return blocks - 1 - program % blocks, index, index // heads, index % heads
+    if offsets is None:
+        blocks = tl.cdiv(length, BLOCK)
+        index = program // blocks
+        return blocks - 1 - program % blocks, index, index // heads, index % heads
+    else:
+        blocks = length // BLOCK + sentences
+        head = program // blocks
+        block = blocks - 1 - program % blocks
+        sentence = tl.full((), 0, tl.int32)
+        after = sentences
+        while after - sentence > 1:
+            middle = (sentence + after) // 2
+            begun = _offset(offsets, middle, length) // BLOCK + middle <= block
+            sentence = tl.where(begun, middle, sentence)
+            after = tl.where(begun, after, middle)
+        block -= _offset(offsets, sentence, length) // BLOCK + sentence
+        return tl.maximum(block, 0), sentence * heads + head, sentence, head
+
+
+@triton.jit
+def extent(offsets, index, sentence, head, length):
+    """The rows of a sentence: its `batch` in addresses, how many they are, which of all [B·N] rows is the first, and
+    where the first lies in a contiguous [B, H, N] tensor. length: rows of the tensors. 64-bit."""
+    if offsets is None:
+        return sentence, length, sentence.to(tl.int64) * length, index.to(tl.int64) * length
+    else:
+        begin = _offset(offsets, sentence, length)
+        count = tl.maximum(_offset(offsets, sentence + 1, length) - begin, 0)
+        return begin, count, begin.to(tl.int64), head.to(tl.int64) * length + begin
+
+
+@triton.jit
+def _offset(offsets, sentence, length):
+    """Nobody has looked at them: whatever they hold, nothing outside the tensors may be touched."""
+    return tl.minimum(tl.maximum(tl.load(offsets + sentence), 0), length)
 
 
 @triton.jit
@@ -39,16 +79,10 @@ def load_tile(base, strides, batch, head, row, limit, SIZE: tl.constexpr, BLOCK:
 
 
 @triton.jit
-def store_tile(base, tile, batch, head, heads, row, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Store [R, BLOCK] into a [B, H, N, SIZE] tensor that is dense in [B, N, H, SIZE] memory."""
+def store_tile(base, tile, first_line, head, heads, row, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Store [R, BLOCK] into a [B, H, N, SIZE] tensor that is dense in [B, N, H, SIZE] memory. first_line: `extent`."""
     column = tl.arange(0, BLOCK)
-    line = (batch.to(tl.int64) * rows + row) * heads + head
+    line = (first_line + row) * heads + head
     where = base + line[:, None] * SIZE + column[None, :]
     inside = (row < rows)[:, None] & (column < SIZE)[None, :]
     tl.store(where, tile.to(base.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def row_offsets(index, row, rows):
-    """Where `row` [R] of head `index` = b·H + h lies in a contiguous [B, H, T] tensor; 64-bit."""
-    return index.to(tl.int64) * rows + row

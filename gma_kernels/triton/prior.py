@@ -22,10 +22,11 @@ LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
-def load_prior(center, center_strides, width, width_strides, batch, head, row, seen, PRIOR: tl.constexpr):
+def load_prior(center, center_strides, width, width_strides, batch, head, row, begin, seen, PRIOR: tl.constexpr):
     """What the prior needs of each row, and whether its center and width are numbers a row may have.
 
-    row, seen: [R]. Rows that see nothing are not looked at. Returns ((peak, offset, width, 1/width), sound), all [R].
+    row, begin, seen: [R], see `load_sight`. Rows that see nothing are not looked at. Returns
+    ((peak, offset, width, 1/width), sound), all [R].
     """
     if PRIOR == NONE:
         unused = tl.full(seen.shape, 1.0, tl.float32)
@@ -34,7 +35,7 @@ def load_prior(center, center_strides, width, width_strides, batch, head, row, s
     w = tl.load(_row_pointers(width, width_strides, batch, head, row), mask=seen > 0, other=1.0)
     sound = (tl.abs(c) < float("inf")) & (w > 0) & (w < float("inf"))
     last = tl.maximum(seen, 1)
-    nearest = tl.minimum(tl.maximum(c, 1.0), last.to(tl.float32))
+    nearest = tl.minimum(tl.maximum(c, (begin + 1).to(tl.float32)), last.to(tl.float32))
     peak = tl.minimum(tl.floor(nearest + 0.5).to(tl.int32), last)
     w = tl.maximum(w, NARROWEST)
     limit = w * FARTHEST
@@ -49,10 +50,29 @@ def _row_pointers(base, strides, batch, head, row):
 
 
 @triton.jit
-def load_visible(visible, strides, batch, head, row, rows, keys):
-    """How many positions each row sees, at most `keys`; 0 or less for none. Rows past the last see nothing. [R]"""
-    seen = tl.load(_row_pointers(visible, strides, batch, head, row), mask=row < rows, other=0)
-    return tl.minimum(seen, keys)
+def load_sight(visible, visible_strides, first, first_strides, batch, head, row, rows, keys):
+    """Each row sees the positions begin < j ≤ seen of 1 … `keys`; none where seen ≤ 0, also past the last row. [R]
+
+    first: the left bound, or None; then begin is 0.
+    """
+    seen = tl.load(_row_pointers(visible, visible_strides, batch, head, row), mask=row < rows, other=0)
+    seen = tl.minimum(seen, keys)
+    if first is None:
+        return tl.zeros_like(seen), seen
+    else:
+        begin = tl.load(_row_pointers(first, first_strides, batch, head, row), mask=row < rows, other=0)
+        begin = tl.maximum(begin, 0)
+        sees = begin < seen
+        return tl.where(sees, begin, 0), tl.where(sees, seen, 0)
+
+
+@triton.jit
+def within_sight(position, begin, seen, WINDOW: tl.constexpr):
+    """Whether rows see the 0-based positions. All broadcast together; WINDOW: whether there is a left bound."""
+    if WINDOW:
+        return (position >= begin) & (position < seen)
+    else:
+        return position < seen
 
 
 @triton.jit

@@ -76,10 +76,13 @@ def candidates(kernel: str, columns: int, element_bytes: int, rows: int, dropout
     return tuple(dict.fromkeys(tile._replace(rows=min(tile.rows, bucket(rows))) for tile in found))
 
 
-def choose(key: tuple, tiles: tuple[Tile, ...], run: Callable[[Tile], None]) -> Tile:
-    """The tile to use. `run` launches with a given one; it is called only when tuning."""
-    if len(tiles) == 1 or os.environ.get("GMA_TRITON_AUTOTUNE") != "1":
-        return tiles[0]
+def measures(tiles: tuple[Tile, ...]) -> bool:
+    """Whether the fastest is to be found out."""
+    return len(tiles) > 1 and os.environ.get("GMA_TRITON_AUTOTUNE") == "1"
+
+
+def fastest(key: tuple, tiles: tuple[Tile, ...], run: Callable[[Tile], None]) -> Tile:
+    """The tile to use for calls of this kind. `run` launches with a given one."""
     if key not in _fastest:
         # measuring synchronises, which would end the capture of a graph
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():

@@ -88,6 +88,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.launches = 0
+        self.races = False  # whether they are allowed
         self.addresses = np.empty(0, dtype=np.int64)
         self.writer: dict[int, tuple] = {}
         # the first program of the last launch that read it, and whether another did, too
@@ -106,6 +107,8 @@ class Watch:
         found = self.addresses[np.minimum(np.searchsorted(self.addresses, touched), self.addresses.size - 1)]
         outside = int((found != touched).sum())
         assert not outside, f"{outside} of {touched.size} elements of a {kind} are outside every tensor"
+        if self.races:
+            return
         who = (self.launches, program)
         if kind == "load":
             for address in touched.tolist():
@@ -124,6 +127,10 @@ class Watch:
     def wrote(self, x: torch.Tensor) -> bool:
         """Whether every element of x has been written."""
         return all(address in self.writer for address in element_addresses(x).tolist())
+
+    def of(self, x: torch.Tensor) -> set[int]:
+        """The addresses of all elements of x."""
+        return set(element_addresses(x).tolist())
 
     def has_read(self, x: torch.Tensor) -> bool:
         """Whether any element of x has been read."""
