@@ -15,8 +15,8 @@ from gma.model import directory
 from gma.model.directory import Loaded
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-# milliseconds that the page may take for anything
-PATIENCE = 20_000
+# milliseconds that the page may take for anything, on a machine that is busy with other things
+PATIENCE = 60_000
 
 
 @cache
@@ -28,6 +28,7 @@ def german_english() -> Loaded:
 def chromium() -> Iterator[Any]:
     """The browser; skips where there is none. While it is open, no other event loop can run in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    sync_api.expect.set_options(timeout=PATIENCE)
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
@@ -108,6 +109,16 @@ def wait(page: Any, condition: str) -> None:
             }};
             look();
         }})"""
+    )
+
+
+def settle(page: Any) -> None:
+    """Until nothing moves: words arrive in a color."""
+    page.evaluate(
+        """async () => {
+            await new Promise(requestAnimationFrame);
+            await Promise.all(document.getAnimations().map((one) => one.finished));
+        }"""
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from gma.serve.app import PAGE
-from tests.support.browser import end_sentence, german_english, translation, type_words, wait
+from tests.support.browser import end_sentence, german_english, settle, translation, type_words, wait
 from tests.support.serving import served
 
 # of every text: its contrast with what is behind it (WCAG 2.2), the lowest first
@@ -62,7 +62,7 @@ def show_everything(page) -> None:
         }"""
     )
     page.locator(".word").nth(2).hover()
-    page.wait_for_timeout(400)  # words arrive in a color
+    settle(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -74,7 +74,7 @@ def test_every_text_stands_out(visits, server, scheme):
     found += page.evaluate(CONTRASTS)
     page.locator("#notice").evaluate("(notice) => notice.classList.add('good')")
     page.locator("#sample").click()
-    page.wait_for_timeout(400)
+    settle(page)
     found += page.evaluate(CONTRASTS)
     classes = {name for *_, name in found}
     assert {"word", "used", "used awaited", "label", "label target", "score", "why", "summary", "first"} <= classes

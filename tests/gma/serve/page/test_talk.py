@@ -70,10 +70,17 @@ def test_a_dictated_sample_moves_at_once_and_at_the_speed_of_speech(page):
     page.locator("#sample").click()
     wait(page, "gma.panes[0].transcript.current?.heard.length === 1")
     expect(page.locator("#sample")).to_have_attribute("aria-pressed", "true")
-    wait(page, "gma.panes[0].transcript.current?.written.length >= 1")
-    heard = page.evaluate("gma.panes[0].transcript.current.heard.map((word) => word.at)")
-    assert len(heard) >= 2
-    assert all(250 < later - earlier < 2000 for earlier, later in itertools.pairwise(heard))
+    # when they are said: a busy machine may hear some late, and none early
+    page.evaluate(
+        """() => {
+            window.said = [];
+            const { talk } = gma.panes[0], say = talk.say;
+            talk.say = (text) => { said.push(performance.now()); return say.call(talk, text); };
+        }"""
+    )
+    wait(page, "gma.panes[0].transcript.current?.written.length >= 1 && said.length >= 4")
+    said = page.evaluate("said")
+    assert all(later - earlier > 350 for earlier, later in itertools.pairwise(said))
     page.locator("#sample").click()
     expect(page.locator("#sample")).to_have_attribute("aria-pressed", "false")
     expect(page.locator(".sentence.ended")).to_have_count(1)
@@ -120,8 +127,8 @@ def test_another_server_goes_on_where_one_has_died(visits):
         relay = first.enter_context(Relay(url))
         page = visits.open(relay.url)
         type_words(page, " ".join(TEXT.split()[:half]))
-        relay.cut()
         relay.lead_to(second)
+        relay.cut()
         expect(page.locator("#notice")).to_contain_text("nothing was lost")
         type_words(page, " ".join(TEXT.split()[half:]))
         end_sentence(page)
@@ -137,8 +144,10 @@ def test_after_a_long_silence_the_talk_goes_on_with_the_next_word(visits):
         page = visits.open(url)
         page.locator("#typed").press_sequentially("Ich glaube nicht, ")
         expect(page.locator("#state")).to_have_text("resting: it goes on when you do")
+        # one, unless typing took longer than the server waits
+        connections = page.evaluate("gma.panes[0].talk.connections")
         page.wait_for_timeout(300)
-        assert page.evaluate("gma.panes[0].talk.connections") == 1
+        assert page.evaluate("gma.panes[0].talk.connections") == connections
         page.locator("#typed").press_sequentially("dass Tom heute kommen wird. ")
         wait(page, "gma.panes[0].transcript.sentences[0]?.ended")
         assert translation(page) == words_of("Ich glaube nicht, dass Tom heute kommen wird.", usual_delta(page))
@@ -146,7 +155,8 @@ def test_after_a_long_silence_the_talk_goes_on_with_the_next_word(visits):
 
 
 def test_who_says_more_than_the_server_takes_is_told_how_far_it_is_behind(visits):
-    limits = HASTE.model_copy(update={"words_per_second": 40.0, "words_at_once": 10})
+    # slow enough for the state to be seen
+    limits = HASTE.model_copy(update={"words_per_second": 15.0, "words_at_once": 5})
     with served(german_english(), limits) as (url, _):
         page = visits.open(url)
         page.evaluate("(text) => gma.panes[0].talk.say(text)", f"{TEXT} " * 3)
