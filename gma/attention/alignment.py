@@ -21,6 +21,8 @@ WIDTH_RULES = (*WIDTHS_PER_POSITION, "predicted")
 POSITIONS = ("incremental", "absolute")
 CONVENTIONS = ("paper", "reference")
 
+# stands for the length of a source that has not ended: more than any row can need, and exact in int32
+UNKNOWN_LENGTH = 2**30
 # keeps exp() finite: e¹⁵ is three million source words in one step
 LARGEST_EXPONENT = 15.0
 PREDICTED_WIDTH_RANGE = (0.1, 1e4)

@@ -1,11 +1,13 @@
 """Sources that are still growing, as one attention module sees them: translating before all of a sentence is there."""
 
+import math
+
 import torch
 from torch import Tensor
 
 import gma_kernels
-from gma.attention.alignment import Alignment
-from gma.attention.arguments import can_look_at, check_alignment, check_features, check_lengths
+from gma.attention.alignment import UNKNOWN_LENGTH, Alignment
+from gma.attention.arguments import can_look_at, check_alignment, check_features, check_lengths, check_shape
 from gma.attention.key_value_cache import KeyValueCache
 from gma.attention.module import GaussianMultiheadAttention
 
@@ -22,16 +24,19 @@ class SourceCache:
     >>> import torch
     >>> from gma import GaussianMultiheadAttention, SourceCache
     >>> attention = GaussianMultiheadAttention(16, 2, batch_first=True, window=8).eval()
-    >>> cache, row, previous = SourceCache(attention, batch=1), torch.zeros(1, 1, 16), None
-    >>> alignment = attention.align(row, torch.tensor([2**30]), previous=previous)  # the length is not known yet
-    >>> while cache.arrived < alignment.visible.max():
-    ...     cache.push(torch.randn(1, 1, 16))  # here: the encoder's state of another word
-    >>> cache.attend(row, alignment).shape
+    >>> cache = SourceCache(attention, batch=1)
+    >>> for row in torch.randn(3, 1, 1, 16):
+    ...     alignment = cache.align(row)
+    ...     while cache.arrived < alignment.visible.max():
+    ...         cache.push(torch.randn(1, 1, 16))  # here: the encoder's state of another word
+    ...     output = cache.attend(row, alignment)
+    >>> output.shape
     torch.Size([1, 1, 16])
 
     Attributes:
         arrived: [B], how many words each source has.
         forgotten: [B], how many leading words of each are no longer there.
+        position: [B, 1 or H], where the last row stood that has attended; NaN before the first.
     """
 
     def __init__(self, attention: GaussianMultiheadAttention, batch: int):
@@ -46,6 +51,8 @@ class SourceCache:
         self._kept = KeyValueCache(attention.num_kv_heads, attention.head_dim, weight)
         self.arrived = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         self.forgotten = torch.zeros_like(self.arrived)
+        outputs = 1 if attention.share_heads else attention.num_heads
+        self.position = weight.new_full((batch, outputs), math.nan, dtype=torch.float64)
 
     @property
     def room(self) -> int:
@@ -63,14 +70,11 @@ class SourceCache:
         """
         value = key if value is None else value
         attention, batch = self.attention, len(self.arrived)
-        check_features("key", key, attention.kdim)
+        keys = self._sentences("key", key, attention.kdim)
         check_features("value", value, attention.vdim)
         if key.shape[:-1] != value.shape[:-1]:
             raise ValueError(f"value has shape {tuple(value.shape)}; expected as many rows as key, {tuple(key.shape)}")
-        key, value = attention.rows_after_batch(key), attention.rows_after_batch(value)
-        if key.shape[0] != batch:
-            raise ValueError(f"key has batch size {key.shape[0]}; expected {batch}: the cache was made for so many")
-        words = key.shape[1]
+        words = keys.shape[1]
         if lengths is None:
             lengths = torch.full_like(self.arrived, words)
         check_lengths("lengths", lengths, batch)
@@ -80,24 +84,38 @@ class SourceCache:
             return
         start = self.arrived - self.forgotten
         self._kept.reserve(batch, int(start.max()) + words)
-        projected = (x.to(self._kept.key.dtype) for x in attention.project_source(key, value))
+        projected = (
+            x.to(self._kept.key.dtype) for x in attention.project_source(keys, attention.rows_after_batch(value))
+        )
         parts = (x.unflatten(2, (-1, attention.head_dim)) for x in projected)
         self._kept.write(torch.arange(batch, device=start.device), start, *parts)
         self.arrived = self.arrived + lengths
 
     @torch.no_grad()
+    def align(self, query: Tensor, ended: bool | Tensor = False) -> Alignment:
+        """Where the next rows stand, and by `visible` how many words each waits for.
+
+        Args:
+            query: as to the module.
+            ended: whether no more words will come, for all sources or for each, bool [B].
+        """
+        if isinstance(ended, Tensor):
+            check_shape("ended", ended, (len(self.arrived),))
+            lengths = torch.where(ended.bool(), self.arrived, UNKNOWN_LENGTH)
+        else:
+            lengths = self.arrived if ended else torch.full_like(self.arrived, UNKNOWN_LENGTH)
+        self._sentences("query", query, self.attention.embed_dim)
+        return self.attention.align(query, lengths, previous=self.position)
+
+    @torch.no_grad()
     def attend(self, query: Tensor, alignment: Alignment) -> Tensor:
         """The module's output for `query`, in its shape, where every row sees the words that have come.
 
-        alignment: of these rows, by `attention.align`; its source_lengths are more words than can come while the source
-            has not ended, and `arrived` when it has.
+        alignment: of these rows, which are those after the last that have attended.
         """
         attention = self.attention
-        check_features("query", query, attention.embed_dim)
         check_alignment(alignment)
-        rows, batch = attention.rows_after_batch(query), len(self.arrived)
-        if rows.shape[0] != batch:
-            raise ValueError(f"query has batch size {rows.shape[0]}; expected {batch}: the cache was made for so many")
+        rows = self._sentences("query", query, attention.embed_dim)
         center, visible = alignment.center, alignment.visible
         first = attention.first_visible(center, visible)
         self._check_order(visible, first)
@@ -116,8 +134,18 @@ class SourceCache:
         )
         if first is not None and first.shape[2] and attention.aligner.positions == "incremental":
             self._forget(torch.maximum(first[:, :, -1].amin(dim=1), self.forgotten))
+        if alignment.position is not None and alignment.position.shape[2]:  # a user's own may lack it
+            self.position = alignment.position[:, :, -1]
         output = attention.out_proj(context.transpose(1, 2).flatten(2))
         return attention.batch_after_rows(output, query.dim() == 3)
+
+    def _sentences(self, name: str, x: Tensor, features: int) -> Tensor:
+        """[B, N, features] from the module's layout."""
+        check_features(name, x, features)
+        x, batch = self.attention.rows_after_batch(x), len(self.arrived)
+        if x.shape[0] != batch:
+            raise ValueError(f"{name} has batch size {x.shape[0]}; expected {batch}: the cache was made for so many")
+        return x
 
     def _check_order(self, visible: Tensor, first: Tensor | None) -> None:
         """Refuse rows that see words that are not there."""
@@ -128,8 +156,7 @@ class SourceCache:
             b, _, row = late.nonzero()[0].tolist()
             raise ValueError(
                 f"row {row} of sentence {b} waits for {int(visible[b, :, row].max())} source words, and "
-                f"{int(self.arrived[b])} have come; push more, or align it with source_lengths=cache.arrived if the "
-                "source has ended"
+                f"{int(self.arrived[b])} have come; push more, or align it with ended=True if there are no more"
             )
         if first is None:
             return
@@ -138,8 +165,7 @@ class SourceCache:
             b, _, row = early.nonzero()[0].tolist()
             raise ValueError(
                 f"row {row} of sentence {b} sees source words behind {int(first[b, :, row].min())}, and the first "
-                f"{int(self.forgotten[b])} are forgotten; expected rows in order, each aligned with the position of "
-                "the one before as previous"
+                f"{int(self.forgotten[b])} are forgotten; expected rows in order, as align gives their positions"
             )
 
     def _forget(self, unseen: Tensor) -> None:

@@ -8,9 +8,6 @@ from torch import Tensor
 
 from gma.model.transformer import Transformer
 
-# stands for the length of a source that has not ended: more than any row can need, and exact in int32
-UNKNOWN_LENGTH = 2**30
-
 
 class Scores(Protocol):
     """What `advance` has found for the slots that came through the decoder; good until the batch's next step."""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gma.attention.alignment import Alignment, without_prior
+from gma.attention.alignment import UNKNOWN_LENGTH, Alignment, without_prior
 from gma.attention.key_value_cache import KeyValueCache
 from gma.attention.memory import CachedRows, Past
 from gma.attention.self_attention import causal
-from gma.decoding.batch import UNKNOWN_LENGTH, SearchableBatch
+from gma.decoding.batch import SearchableBatch
 from gma.model.transformer import Front, Transformer
 from gma.policies import Source
 from gma.text.padding import padded

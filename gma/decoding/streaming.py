@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gma.decoding.batch import UNKNOWN_LENGTH, Batch
+from gma.attention.alignment import UNKNOWN_LENGTH
+from gma.decoding.batch import Batch
 from gma.decoding.course import Course, Emission, Heard
 from gma.decoding.ensemble import Ensemble, recovered
 from gma.decoding.greedy import LONG_SOURCE

@@ -11,7 +11,6 @@ import torch
 from gma import GaussianMultiheadAttention, SourceCache
 
 EMBED, HEADS = 16, 4
-UNKNOWN = 2**30
 
 
 def attention(step=0.0, **options):
@@ -25,20 +24,19 @@ def attention(step=0.0, **options):
     return module
 
 
-def stream(module, cache, query, source, chunk=1, rows=1):
-    """Outputs [B, T, E] of rows that wait for their words, `rows` at a time, and the most room that was taken."""
-    outputs, previous, room = [], None, 0
+def stream(cache, query, source, chunk=1, rows=1):
+    """Outputs [B, T, E] of rows that wait for their words, `rows` at a time."""
+    outputs = []
     for i in range(0, query.shape[1], rows):
         row = query[:, i : i + rows]
-        alignment = module.align(row, torch.full((len(query),), UNKNOWN), previous=previous)
+        alignment = cache.align(row)
         while cache.arrived.max() < min(alignment.visible.max(), source.shape[1]):
             heard = int(cache.arrived.max())
             cache.push(source[:, heard : heard + chunk])
         if alignment.visible.max() > cache.arrived.min():
-            alignment = module.align(row, cache.arrived, previous=previous)
+            alignment = cache.align(row, ended=True)
         outputs.append(cache.attend(row, alignment))
-        previous, room = alignment.position[..., -1], max(room, cache.room)
-    return torch.cat(outputs, dim=1), room
+    return torch.cat(outputs, dim=1)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +63,7 @@ def test_a_stream_gives_what_one_call_on_the_whole_source_gives(
         delta=2.0,
     )
     query, source = torch.randn(2, 240, EMBED).double(), torch.randn(2, 300, EMBED).double()
-    found, _ = stream(module, SourceCache(module, 2), query, source, chunk=2, rows=rows)
+    found = stream(SourceCache(module, 2), query, source, chunk=2, rows=rows)
     with torch.no_grad():
         expected = module(query, source, source, need_weights=False)[0]
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
@@ -74,7 +72,7 @@ def test_a_stream_gives_what_one_call_on_the_whole_source_gives(
 def test_words_were_forgotten_on_the_way_and_others_kept():
     module = attention(step=0.5, window=5, dtype=torch.float64)
     cache = SourceCache(module, 2)
-    stream(module, cache, torch.randn(2, 100, EMBED).double(), torch.randn(2, 300, EMBED).double())
+    stream(cache, torch.randn(2, 100, EMBED).double(), torch.randn(2, 300, EMBED).double())
     assert (cache.forgotten > 50).all()
     assert (cache.arrived - cache.forgotten < 100).all()
 
@@ -82,7 +80,7 @@ def test_words_were_forgotten_on_the_way_and_others_kept():
 def test_absolute_positions_may_go_back_and_forget_nothing():
     module = attention(step=4.0, window=5, positions="absolute")
     cache = SourceCache(module, 1)
-    stream(module, cache, torch.randn(1, 200, EMBED), torch.randn(1, 300, EMBED))
+    stream(cache, torch.randn(1, 200, EMBED), torch.randn(1, 300, EMBED))
     assert cache.arrived.item() > 50
     assert cache.forgotten.item() == 0
 
@@ -91,11 +89,10 @@ def test_sentences_of_a_batch_grow_at_their_own_pace():
     module = attention(window=4, dtype=torch.float64, delta=0.0)
     states = [torch.randn(1, 200, EMBED).double() for _ in range(3)]
     together, alone = SourceCache(module, 3), [SourceCache(module, 1) for _ in range(3)]
-    query, previous = torch.randn(3, 150, EMBED).double(), None
+    query = torch.randn(3, 150, EMBED).double()
     for i in range(150):
         row = query[:, i : i + 1]
-        alignment = module.align(row, torch.full((3,), UNKNOWN), previous=previous)
-        previous = alignment.position[..., -1]
+        alignment = together.align(row)
         new = (alignment.visible[:, 0, 0] - together.arrived).clamp(min=0)
         chunk = torch.randn(3, int(new.max()), EMBED).double()
         for b in range(3):
@@ -131,7 +128,7 @@ def test_under_autocast():
     module = attention(window=4)
     query, source = torch.randn(1, 40, EMBED), torch.randn(1, 60, EMBED)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        found, _ = stream(module, SourceCache(module, 1), query, source)
+        found = stream(SourceCache(module, 1), query, source)
         expected = module(query, source, source)[0]
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
@@ -146,17 +143,15 @@ def test_nothing_keeps_a_graph():
     ).requires_grad
 
 
-def walk(module, cache, words):
+def walk(cache, words):
     """Stream words that are made when they are asked for; yields after every row."""
-    previous, unknown = None, torch.tensor([UNKNOWN])
     while cache.arrived.item() < words:
         row = torch.randn(1, 1, EMBED)
-        alignment = module.align(row, unknown, previous=previous)
+        alignment = cache.align(row)
         missing = int(alignment.visible.max()) - cache.arrived.item()
         if missing > 0:
             cache.push(torch.randn(1, missing, EMBED))
         cache.attend(row, alignment)
-        previous = alignment.position[..., -1]
         yield
 
 
@@ -164,7 +159,7 @@ def walk(module, cache, words):
 def test_a_stream_of_5_000_words_takes_the_room_of_its_window(window):
     module = attention(step=1.0, window=window, num_kv_heads=2)
     cache, room = SourceCache(module, 1), 0
-    for _ in walk(module, cache, 5000):
+    for _ in walk(cache, 5000):
         room = max(room, cache.room)
         assert cache.arrived - cache.forgotten <= 2 * (window + 64)
     assert cache.forgotten > 4500
@@ -174,7 +169,7 @@ def test_a_stream_of_5_000_words_takes_the_room_of_its_window(window):
 def test_without_a_window_nothing_is_forgotten():
     module = attention()
     cache = SourceCache(module, 1)
-    for _ in walk(module, cache, 500):
+    for _ in walk(cache, 500):
         pass
     assert cache.forgotten == 0
     assert cache.room >= 500
@@ -184,11 +179,10 @@ def test_room_is_given_back_after_a_burst():
     module = attention(step=2.0, window=4, delta=0.0)
     cache = SourceCache(module, 1)
     cache.push(torch.randn(1, 4000, EMBED))
-    previous, most = None, cache.room
-    while previous is None or previous.item() < 3900:
-        alignment = module.align(row := torch.randn(1, 1, EMBED), cache.arrived, previous=previous)
-        previous = alignment.position[..., -1]
-        cache.attend(row, alignment)
+    most = cache.room
+    while not cache.position.item() >= 3900:
+        row = torch.randn(1, 1, EMBED)
+        cache.attend(row, cache.align(row, ended=True))
     assert cache.room <= most / 4
 
 
@@ -200,9 +194,9 @@ def resident_megabytes():
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory a process has")
 def test_a_stream_of_100_000_words_in_flat_memory(capsys):
-    module = attention(window=128, num_kv_heads=2, width_rule="predicted")
+    module = attention(step=1.0, window=128, num_kv_heads=2, width_rule="predicted")
     cache, seen = SourceCache(module, 1), {}
-    for _ in walk(module, cache, 100_000):
+    for _ in walk(cache, 100_000):
         heard = cache.arrived.item() // 10_000
         if heard not in seen:
             seen[heard] = (cache.room, resident_megabytes())
@@ -233,12 +227,15 @@ WRONG = [
     (lambda module, cache: cache.push(WORDS, lengths=torch.tensor([-1])), ValueError, "lengths -1"),
     (lambda module, cache: cache.push(WORDS, lengths=torch.tensor([1.0])), TypeError, "lengths float32 integers"),
     (lambda module, cache: cache.push(WORDS, lengths=torch.tensor([1, 1])), ValueError, "lengths (2,) [1]"),
+    (lambda module, cache: cache.align(ROW, ended=torch.tensor([True, False])), ValueError, "ended (2,) [1]"),
+    (lambda module, cache: cache.align(torch.zeros(1, 1, 5)), ValueError, "query 5 features 16"),
+    (lambda module, cache: cache.align(torch.zeros(2, 1, EMBED)), ValueError, "query batch size 2 1"),
     (lambda module, cache: cache.attend(torch.zeros(1, 1, 5), at(module, 3)), ValueError, "query 5 features 16"),
     (lambda module, cache: cache.attend(ROW, None), TypeError, "alignment NoneType gma.Alignment"),
     (lambda module, cache: cache.attend(torch.zeros(1, 2, EMBED), at(module, 3)), ValueError, "center (1, 1, 1) 2"),
     (lambda module, cache: cache.attend(torch.zeros(2, 1, EMBED), at(module, 3)), ValueError, "query batch size 2 1"),
     (lambda module, cache: cache.attend(ROW, at(module, 10)), ValueError, "row 0 10 9 push"),
-    (lambda module, cache: forgotten(module), ValueError, "row 0 forgotten previous"),
+    (lambda module, cache: forgotten(module), ValueError, "row 0 forgotten order"),
 ]
 
 
@@ -249,7 +246,7 @@ def at(module, visible):
 
 def forgotten(module):
     cache = SourceCache(module, 1)
-    for _ in walk(module, cache, 300):
+    for _ in walk(cache, 300):
         pass
     cache.attend(ROW, module.align(ROW, cache.arrived))
 
