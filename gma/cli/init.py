@@ -9,6 +9,7 @@ import typer
 
 from gma.cli.options import console
 from gma.errors import UserError
+from gma.storage.folders import real
 from gma.terminal import byte_bar, say
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _size(plan: "Plan") -> str:
 def _names(source: Path, target: Path) -> tuple[str, tuple[str, str]]:
     """What the text is called, and its languages, from names such as mine.de and mine.en.gz."""
     plain = [path.name.removesuffix(".gz") for path in (source, target)]
-    if source.resolve() == target.resolve():
+    if real(source) == real(target):
         raise UserError(f"both files are {source}; expected a text and its translation")
     codes = [name.rpartition(".")[2] for name in plain]
     if all(re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]{2,4})?", code) for code in codes) and codes[0] != codes[1]:

@@ -49,9 +49,14 @@ def connect(*urls: str, delta: float | None = None, token: str | None = None, pa
 
 def address(url: str) -> str:
     """Of the WebSocket at a server's address."""
-    parts = urlsplit(url)
-    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-    if scheme is None or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        # reading the port checks it
+        is_address = bool(parts.hostname) and (parts.port is None or parts.port > 0) and url.split() == [url]
+    except ValueError:
+        is_address = False
+    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme) if is_address else None
+    if scheme is None:
         raise ClientError(f"the server is {url!r}; expected an address such as http://127.0.0.1:8000")
     path = parts.path.rstrip("/")
     return urlunsplit((scheme, parts.netloc, path if path.endswith("/v1/stream") else f"{path}/v1/stream", "", ""))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gma.corpus import tatoeba
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 from gma.storage.digest import sha256_of
 from gma.storage.fetch import fetch
 from gma.terminal import byte_bar
@@ -138,9 +138,11 @@ class _Checksums:
     def __init__(self, path: Path):
         self._path = path
         try:
-            self._known = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise UserError(f"{path}: damaged ({error}); delete it to record the checksums anew") from error
+            self._known = foreign.read_json(path) if path.exists() else {}
+        except foreign.ForeignFile as error:
+            raise UserError(f"{error}; delete it to record the checksums anew") from error
+        if not isinstance(self._known, dict):
+            raise UserError(f"{path}: damaged: expected an object; delete it to record the checksums anew")
 
     def get(self, name: str) -> str | None:
         return self._known.get(name)

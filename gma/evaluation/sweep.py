@@ -26,6 +26,7 @@ from gma.model.device import choose_device
 from gma.policies import CrossAttention
 from gma.storage import atomic, foreign, tensor_file
 from gma.storage.digest import fingerprint, sha256_of
+from gma.storage.folders import real
 from gma.terminal import bar, say
 
 CURVE, TABLE, FIGURE, LOGS = "curve.json", "curve.csv", "curve", "instances"
@@ -260,7 +261,7 @@ def table(points: Sequence[Point]) -> Table:
 
 def system_names(models: Sequence[Path]) -> dict[str, Path]:
     """The shortest ends of the paths that tell them apart."""
-    paths = list(dict.fromkeys(path.resolve() for path in models))
+    paths = list(dict.fromkeys(map(real, models)))
     for parts in range(1, max(len(path.parts) for path in paths) + 1):
         names = {hub.title(path) or "/".join(path.parts[-parts:]): path for path in paths}
         if len(names) == len(paths):

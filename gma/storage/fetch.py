@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gma.errors import UserError
-from gma.storage import atomic
+from gma.storage import atomic, foreign
 from gma.storage.digest import git_blob_of, sha256_of
 
 BLOCK = 1 << 18
@@ -112,10 +112,13 @@ class _Part:
 
     def _read_version(self) -> _Version | None:
         try:
-            version = _Version(**json.loads(self._note.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            note = foreign.read_json(self._note)
+            version = _Version(*(note[name] for name in _Version._fields))
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        return version if version.url == self.url else None
+        texts = all(text is None or isinstance(text, str) for text in (version.etag, version.modified))
+        sized = version.length is None or (isinstance(version.length, int) and version.length >= 0)
+        return version if version.url == self.url and texts and sized else None
 
     def restart(self, version: _Version) -> None:
         self.path.write_bytes(b"")

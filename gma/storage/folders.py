@@ -1,5 +1,6 @@
 """What a folder is for: files of one kind must not overwrite those of another that have the same names."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -8,6 +9,11 @@ from gma.errors import UserError
 CORPUS, RUN, MODEL = "a prepared corpus", "a training run", "a model"
 # files that mark each kind of folder; a run is checked first, as it also holds a model
 MARKS = {RUN: ("checkpoints", "history.jsonl"), MODEL: ("model.safetensors", "config.toml"), CORPUS: ("corpus.json",)}
+
+
+def real(path: Path) -> Path:
+    """The path without links; unlike `Path.resolve`, that of links which lead in a circle, too."""
+    return Path(os.path.realpath(path))
 
 
 def kind_of(folder: Path) -> str | None:

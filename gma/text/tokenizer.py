@@ -8,7 +8,7 @@ from typing import Any
 from gma.errors import UserError
 from gma.storage import atomic, foreign
 from gma.text.rules import TextRules
-from gma.text.vocabulary import BpeVocabulary, Vocabulary, WordVocabulary
+from gma.text.vocabulary import END_OF_WORD, INSIDE_MARKER, BpeVocabulary, Vocabulary, WordVocabulary
 
 FORMAT, VERSION = "gma-tokenizer", 1
 
@@ -82,6 +82,10 @@ def _vocabulary(content: Any, rules: TextRules, side: str) -> Vocabulary:
     pieces = content.get("pieces")
     if not isinstance(pieces, list) or not all(isinstance(piece, str) and piece for piece in pieces):
         raise UserError(f"damaged: expected the {side} pieces to be a list of texts")
+    # a piece with a line feed would break the lines of a translation
+    for piece in pieces:
+        if piece.split() != [piece] or (content["kind"] == "bpe" and INSIDE_MARKER in piece):
+            raise UserError(f"damaged: the {side} vocabulary has the piece {piece[:40]!r}; expected a part of a word")
     known = set(pieces)
     if len(known) != len(pieces):
         raise UserError(f"damaged: the {side} vocabulary has a piece twice")
@@ -92,6 +96,6 @@ def _vocabulary(content: Any, rules: TextRules, side: str) -> Vocabulary:
         raise UserError(f"damaged: expected {side} merges of two known pieces into a third, got {merges!r}")
     for merge in merges:
         two = isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
-        if not two or not known.issuperset([*merge, "".join(merge)]):
+        if not two or not known.issuperset([*merge, "".join(merge)]) or merge[0].endswith(END_OF_WORD):
             raise UserError(f"damaged: expected {side} merges of two known pieces into a third, got {merge!r}")
     return BpeVocabulary(pieces, merges, rules)

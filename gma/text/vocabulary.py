@@ -30,7 +30,7 @@ CACHED_WORDS, LONGEST_CACHED = 1 << 16, 256
 MUCH = 1 / 4
 
 # stands for the marker inside the BPE, where it must be one character; a word that has it in its text is cut there
-_END = "\ue000"
+INSIDE_MARKER = "\ue000"
 # a frequent word is given to the trainer in portions
 _REPEATS = 1 << 10
 
@@ -273,17 +273,18 @@ def _guarded(rules: TextRules, word: str) -> list[str]:
     segments = rules.segments(word)
     if END_OF_WORD not in word:
         return segments
-    return [part for segment in segments for part in segment.replace(END_OF_WORD, f"<{_END}/w>").split(_END)]
+    cut = f"<{INSIDE_MARKER}/w>"
+    return [part for segment in segments for part in segment.replace(END_OF_WORD, cut).split(INSIDE_MARKER)]
 
 
 def _close(segments: list[str]) -> list[str]:
-    return [*segments[:-1], segments[-1] + _END]
+    return [*segments[:-1], segments[-1] + INSIDE_MARKER]
 
 
 def _training_text(words: Iterable[tuple[str, int]], rules: TextRules) -> Iterable[str]:
     """What the BPE trainer counts: segments between spaces, the last one of each word with the marker."""
     for word, count in words:
-        ruled = rules.word(word).replace(_END, "")
+        ruled = rules.word(word).replace(INSIDE_MARKER, "")
         if not ruled:
             continue
         segments = _close(_guarded(rules, ruled))
@@ -293,8 +294,8 @@ def _training_text(words: Iterable[tuple[str, int]], rules: TextRules) -> Iterab
 
 
 def _inner(piece: str) -> str:
-    return piece.removesuffix(END_OF_WORD) + _END if piece.endswith(END_OF_WORD) else piece
+    return piece.removesuffix(END_OF_WORD) + INSIDE_MARKER if piece.endswith(END_OF_WORD) else piece
 
 
 def _outer(piece: str) -> str:
-    return piece.replace(_END, END_OF_WORD)
+    return piece.replace(INSIDE_MARKER, END_OF_WORD)

@@ -17,7 +17,7 @@ from gma.model import directory
 from gma.model.device import multiplies_bfloat16
 from gma.storage import atomic
 from gma.storage.digest import fingerprint
-from gma.storage.folders import MODEL, RUN, check_free_for
+from gma.storage.folders import MODEL, RUN, check_free_for, real
 from gma.storage.lock import locked
 from gma.terminal import say
 from gma.training import history
@@ -48,7 +48,7 @@ FREE = {
 def train(config: Config, folder: Path, console: Console) -> Outcome:
     """Train in `folder`, or go on there if it holds checkpoints of the same run. Every process calls this."""
     data = Path(config.data.folder)
-    if data.resolve() == folder.resolve():
+    if real(data) == real(folder):
         raise ConfigError(
             f"data.folder = {config.data.folder!r}: is the folder of the run, too, and both have a tokenizer.json; "
             "expected two folders: choose another --folder, or another data.folder"
