@@ -16,13 +16,13 @@ from gma_kernels import cuda, native
 
 DTYPES = ("float32", "float16", "bfloat16")
 
-# what a call may ask for beyond the plain one, and which backends have it so far
+# what a call may ask for beyond the plain one, and which backends have it
 FEATURES = ("grouped heads", "first", "logsumexp", "packed batches")
 FEATURES_OF: dict[str, tuple[str, ...]] = {
     "reference": FEATURES,
     "native": FEATURES,
     "triton": FEATURES,
-    "cuda": (),
+    "cuda": FEATURES,
 }
 
 

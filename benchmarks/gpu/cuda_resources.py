@@ -43,7 +43,7 @@ def rows(capabilities: tuple[str, ...] = CAPABILITIES) -> list[Resources]:
     return [
         Resources(
             backend="cuda",
-            kernel=re.search(r"\d([a-z_]+)_kernel", kernel.function).group(1),
+            kernel=kernel_name(kernel.function),
             dtype=launch.dtype,
             head_size=launch.head_size,
             capability=kernel.capability,
@@ -69,6 +69,12 @@ def compile_kernels(capabilities: tuple[str, ...], folder: Path) -> tuple[list[C
         # a unit without kernels has none to report
         units = [unit for unit in pool.map(compile_source, sorted(ROOT.glob("csrc/cuda/*.cu"))) if unit[0]]
     return [kernel for kernels, _ in units for kernel in kernels], [target for _, target in units]
+
+
+def kernel_name(function: str) -> str:
+    """Of the mangled name, in which one flag, or the first of several, says whether it is for general calls."""
+    name, general = re.search(r"\d([a-z_]+)_kernel(?:\w*?ELi\d+ELb([01]))?", function).groups()
+    return f"{name}, general" if general == "1" else name
 
 
 def nvcc() -> str:

@@ -28,6 +28,7 @@ std::map<const void*, std::string>& kernel_names() {
 
 Launch next_launch;
 const char* dtype = "";
+const int32_t some_first = 0;
 int head_size = 0;
 
 int record(const void* kernel, Extent threads, size_t shared_bytes) {
@@ -96,17 +97,21 @@ int main() {
       p.heads = 2;
       p.keys = 4096;
       p.head_size = p.value_size = size;
-      for (const auto& [rows, drop_below] : {std::pair(4096, 0u), {4096, 1u}, {16, 0u}, {16, 1u}, {1, 0u}}) {
-        p.rows = rows;
-        p.drop_below = drop_below;
-        const std::string errors[] = {gma::cuda::forward(p, nullptr, nullptr), gma::cuda::backward(p, nullptr, nullptr),
-                                      gma::cuda::attention_weights(p, nullptr, nullptr)};
-        for (const std::string& error : errors) {
-          if (error.empty()) continue;
-          std::fprintf(stderr, "%s\n", error.c_str());
-          return 1;
+      for (const bool general : {false, true})
+        for (const auto& [rows, drop_below] : {std::pair(4096, 0u), {4096, 1u}, {16, 0u}, {16, 1u}, {1, 0u}}) {
+          // a left bound makes a call general
+          p.first.data = general ? &some_first : nullptr;
+          p.rows = rows;
+          p.drop_below = drop_below;
+          const std::string errors[] = {gma::cuda::forward(p, nullptr, nullptr),
+                                        gma::cuda::backward(p, nullptr, nullptr),
+                                        gma::cuda::attention_weights(p, nullptr, nullptr)};
+          for (const std::string& error : errors) {
+            if (error.empty()) continue;
+            std::fprintf(stderr, "%s\n", error.c_str());
+            return 1;
+          }
         }
-      }
     }
   }
 }

@@ -62,14 +62,18 @@ class Measured(NamedTuple):
 def forward_step(size: int, dtype: str = "7float16") -> Step:
     keys = {64: 64, 128: 32}[size]
     shared = (128 + 2 * keys) * size * 2
-    return Step("forward", f"forward_kernelINS0_{dtype}ELi{size}ELb1ELb0E", size, 2, 2, 8, shared)
+    return Step("forward", f"forward_kernelINS0_{dtype}ELi{size}ELb0ELb1ELb0E", size, 2, 2, 8, shared)
 
 
 def backward_steps(size: int, dtype: str = "7float16") -> tuple[Step, Step]:
     rows = {64: 128, 128: 64}[size]
     shared = (2 * rows + 4 * 32) * size * 2
-    query = Step("backward_query", f"backward_query_kernelINS0_{dtype}ELi{size}ELb1E", size, 3, 3, size // 16, shared)
-    key = Step("backward_key", f"backward_key_kernelINS0_{dtype}ELi{size}ELb1E", size, 4, 2, size // 16, shared + 1856)
+    query = Step(
+        "backward_query", f"backward_query_kernelINS0_{dtype}ELi{size}ELb0ELb1E", size, 3, 3, size // 16, shared
+    )
+    key = Step(
+        "backward_key", f"backward_key_kernelINS0_{dtype}ELi{size}ELb0ELb1E", size, 4, 2, size // 16, shared + 1856
+    )
     return query._replace(shared_bytes=shared + 24 * rows), key
 
 

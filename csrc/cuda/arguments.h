@@ -3,7 +3,6 @@
 
 #include "../prior.h"
 #include "math.h"
-#include "split.h"
 
 namespace gma {
 namespace cuda {
@@ -16,8 +15,12 @@ struct Matrix {
   bool aligned;  // every row begins at a multiple of 16 bytes
 };
 
+// Some of it is for general calls only (see `is_general`); the kernels for plain ones do not look at it.
 struct Call {
-  int heads, rows, keys;
+  int heads, rows, keys;  // of packed sentences the rows and keys of all
+  int group;              // heads that share one of keys
+  int sentences;
+  const int32_t *query_offsets, *key_offsets;  // null unless sentences are packed
   PriorKind prior;
   float score_scale;  // scale, for exponentials of base 2
   float scale;
@@ -26,8 +29,16 @@ struct Call {
   uint64_t seed;
   const uint64_t* seed_pointer;
   View<const float> center, width;
-  View<const int32_t> visible;
+  View<const int32_t> visible, first;  // first: null for 0
   View<float> logsumexp;
+};
+
+// Few query rows and a long source: how the source is split among blocks of threads (see split.h), and where the parts
+// go; null where there is one.
+struct Split {
+  int count, keys;       // of parts, of a part
+  float *maximum, *sum;  // [stacks, rows, count]: of a part's softmax, base 2
+  float* context;        // [stacks, rows, count, head tile]: values weighted with 2^(logit - maximum)
 };
 
 struct ForwardArguments {
@@ -42,28 +53,10 @@ struct WeightsArguments {
   void* weights;  // [B, H, T, S]
 };
 
-// How far some rows see: the largest and the least visible.
-struct Extent {
-  int largest, least;
-};
-
-// What the backward over keys needs of 16 query rows.
-struct alignas(16) RowGroup {
-  static constexpr int rows = 16;
-  int visible[rows], peak[rows];
-  float a[rows], b[rows];  // see Curve
-  float shift[rows];       // -logsumexp, of base 2; NaN where center or width are impossible
-  float delta[rows];       // sum over j of beta_ij dbeta_ij
-  float factor[rows];      // what brings the sum of the weights to 1
-  Extent extent;
-};
-
-struct BackwardArguments {
-  Call call;
-  Matrix query, key, value, context, grad_context, grad_query, grad_key, grad_value;
-  View<float> grad_center, grad_width;  // one value for every head
-  RowGroup* groups;                     // [B, H, ceil(T / 16)]
-};
+// Whether a call needs what the kernels for plain calls leave out.
+inline bool is_general(const ForwardParams& p) {
+  return p.group > 1 || p.first.data != nullptr || p.query_offsets != nullptr;
+}
 
 inline bool rows_are_aligned(const void* data, int64_t size, const int64_t (&sizes)[3], const int64_t (&strides)[3]) {
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return false;
@@ -73,16 +66,28 @@ inline bool rows_are_aligned(const void* data, int64_t size, const int64_t (&siz
 }
 
 template <class Pointer>
-Matrix make_matrix(const ForwardParams& p, const View<Pointer>& view, int64_t rows, int64_t columns) {
+Matrix make_matrix(const ForwardParams& p, const View<Pointer>& view, int64_t heads, int64_t rows, int64_t columns) {
   const int64_t size = p.scalar_type == ScalarType::float32 ? 4 : 2;
-  const bool aligned = rows_are_aligned(view.data, size, {p.batches, p.heads, rows},
-                                        {view.batch_stride, view.head_stride, view.row_stride});
+  // packed sentences lie in memory as one
+  const int64_t batches = p.query_offsets != nullptr ? 1 : p.batches;
+  const bool aligned =
+      rows_are_aligned(view.data, size, {batches, heads, rows}, {view.batch_stride, view.head_stride, view.row_stride});
   return {const_cast<void*>(static_cast<const void*>(view.data)),
           view.batch_stride,
           view.head_stride,
           view.row_stride,
           static_cast<int>(columns),
           aligned};
+}
+
+// Of query rows, and of keys.
+template <class Pointer>
+Matrix row_matrix(const ForwardParams& p, const View<Pointer>& view, int64_t columns) {
+  return make_matrix(p, view, p.heads, p.rows, columns);
+}
+template <class Pointer>
+Matrix key_matrix(const ForwardParams& p, const View<Pointer>& view, int64_t columns) {
+  return make_matrix(p, view, p.heads / p.group, p.keys, columns);
 }
 
 template <class To, class From>
@@ -95,6 +100,10 @@ inline Call make_call(const ForwardParams& p) {
   call.heads = static_cast<int>(p.heads);
   call.rows = static_cast<int>(p.rows);
   call.keys = static_cast<int>(p.keys);
+  call.group = static_cast<int>(p.group);
+  call.sentences = static_cast<int>(p.batches);
+  call.query_offsets = p.query_offsets;
+  call.key_offsets = p.key_offsets;
   call.prior = p.prior;
   call.score_scale = static_cast<float>(p.scale * log2_e);
   call.scale = static_cast<float>(p.scale);
@@ -105,54 +114,18 @@ inline Call make_call(const ForwardParams& p) {
   call.center = cast_view<const float>(p.center);
   call.width = cast_view<const float>(p.width);
   call.visible = p.visible;
+  call.first = p.first;
   call.logsumexp = cast_view<float>(p.logsumexp);
   return call;
 }
 
 inline ForwardArguments make_forward(const ForwardParams& p, const Split& split) {
   return {make_call(p),
-          make_matrix(p, p.query, p.rows, p.head_size),
-          make_matrix(p, p.key, p.keys, p.head_size),
-          make_matrix(p, p.value, p.keys, p.value_size),
-          make_matrix(p, p.context, p.rows, p.value_size),
+          row_matrix(p, p.query, p.head_size),
+          key_matrix(p, p.key, p.head_size),
+          key_matrix(p, p.value, p.value_size),
+          row_matrix(p, p.context, p.value_size),
           split};
-}
-
-// Which head, and which of its tiles, a block of threads works on.
-struct Place {
-  int batch, head;
-  int64_t flat_head;  // b * H + h
-  int tile;
-};
-
-// Tiles of one head are neighbours: blocks that run at the same time share keys and values in the L2 cache.
-GMA_DEVICE Place find_place(const Call& call, int tiles) {
-  const unsigned flat = blockIdx.x / static_cast<unsigned>(tiles), heads = static_cast<unsigned>(call.heads);
-  return {static_cast<int>(flat / heads), static_cast<int>(flat % heads), flat,
-          static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles))};
-}
-
-template <class T>
-GMA_DEVICE T* at_row(const View<T>& view, const Place& place, int64_t row) {
-  return view.data + place.batch * view.batch_stride + place.head * view.head_stride + row * view.row_stride;
-}
-
-// The rows of one head.
-template <class scalar>
-struct HeadRows {
-  scalar* data;
-  int64_t stride;
-  int columns;
-  bool aligned;
-
-  __device__ __forceinline__ scalar* operator[](int64_t row) const { return data + row * stride; }
-};
-
-template <class scalar>
-GMA_DEVICE HeadRows<scalar> rows_of(const Matrix& matrix, const Place& place) {
-  scalar* data =
-      static_cast<scalar*>(matrix.data) + place.batch * matrix.batch_stride + place.head * matrix.head_stride;
-  return {data, matrix.row_stride, matrix.columns, matrix.aligned};
 }
 
 }  // namespace cuda

@@ -26,17 +26,21 @@ __global__ void __launch_bounds__(sum_threads) sum_heads_kernel(SumArguments arg
   arguments.to.data[batch * arguments.to.batch_stride + row * arguments.to.row_stride] = sum;
 }
 
+// packed sentences are one
+int64_t batches_in_memory(const BackwardParams& p) { return p.query_offsets != nullptr ? 1 : p.batches; }
+
 bool is_shared(const BackwardParams& p, const View<void>& grad) { return p.heads > 1 && grad.head_stride == 0; }
 
 // What the kernels leave for one another; null where nothing is needed.
 struct Workspace {
-  RowGroup* groups;
+  void* groups;
   float *center, *width;  // [B, H, T]
   size_t bytes = 0;
 
   Workspace(const BackwardParams& p, void* memory) {
-    const int64_t heads = p.batches * p.heads, rows = heads * p.rows, count = heads * divide_up(p.rows, RowGroup::rows);
-    groups = take<RowGroup>(memory, count);
+    const int64_t rows = batches_in_memory(p) * p.heads * p.rows, count = count_blocks(p, Of::rows, group_rows, 1);
+    if (is_general(p)) groups = take<RowGroup<true>>(memory, count);
+    else groups = take<RowGroup<false>>(memory, count);
     center = is_shared(p, p.grad_center) ? take<float>(memory, rows) : nullptr;
     width = is_shared(p, p.grad_width) ? take<float>(memory, rows) : nullptr;
   }
@@ -56,8 +60,8 @@ View<float> one_for_each_head(const BackwardParams& p, float* workspace, const V
 
 std::string sum_heads(const BackwardParams& p, const float* from, const View<void>& to, void* stream) {
   if (from == nullptr) return "";
-  return launch("sum of heads", sum_heads_kernel, divide_up(p.batches * p.rows, sum_threads), sum_threads, 0, stream,
-                SumArguments{p.batches, p.heads, p.rows, from, cast_view<float>(to)});
+  return launch("sum of heads", sum_heads_kernel, divide_up(batches_in_memory(p) * p.rows, sum_threads), sum_threads, 0,
+                stream, SumArguments{batches_in_memory(p), p.heads, p.rows, from, cast_view<float>(to)});
 }
 
 }  // namespace
@@ -68,19 +72,25 @@ std::string backward(const BackwardParams& p, void* memory, void* stream) {
   const Workspace workspace(p, memory);
   BackwardArguments arguments{};
   arguments.call = make_call(p);
-  arguments.query = make_matrix(p, p.query, p.rows, p.head_size);
-  arguments.key = make_matrix(p, p.key, p.keys, p.head_size);
-  arguments.value = make_matrix(p, p.value, p.keys, p.value_size);
-  arguments.context = make_matrix(p, p.context, p.rows, p.value_size);
-  arguments.grad_context = make_matrix(p, p.grad_context, p.rows, p.value_size);
-  arguments.grad_query = make_matrix(p, p.grad_query, p.rows, p.head_size);
-  arguments.grad_key = make_matrix(p, p.grad_key, p.keys, p.head_size);
-  arguments.grad_value = make_matrix(p, p.grad_value, p.keys, p.value_size);
+  arguments.query = row_matrix(p, p.query, p.head_size);
+  arguments.key = key_matrix(p, p.key, p.head_size);
+  arguments.value = key_matrix(p, p.value, p.value_size);
+  arguments.context = row_matrix(p, p.context, p.value_size);
+  arguments.grad_context = row_matrix(p, p.grad_context, p.value_size);
+  arguments.grad_logsumexp = cast_view<const float>(p.grad_logsumexp);
+  arguments.grad_query = row_matrix(p, p.grad_query, p.head_size);
+  arguments.grad_key = key_matrix(p, p.grad_key, p.head_size);
+  arguments.grad_value = key_matrix(p, p.grad_value, p.value_size);
   arguments.grad_center = one_for_each_head(p, workspace.center, p.grad_center);
   arguments.grad_width = one_for_each_head(p, workspace.width, p.grad_width);
   arguments.groups = workspace.groups;
-  std::string error = backward_over_queries(p, arguments, stream);
-  if (error.empty()) error = backward_over_keys(p, arguments, stream);
+  std::string error = refuse(p);
+  const bool general = is_general(p);
+  if (error.empty())
+    error = general ? backward_over_queries<true>(p, arguments, stream)
+                    : backward_over_queries<false>(p, arguments, stream);
+  if (error.empty())
+    error = general ? backward_over_keys<true>(p, arguments, stream) : backward_over_keys<false>(p, arguments, stream);
   if (error.empty()) error = sum_heads(p, workspace.center, p.grad_center, stream);
   if (error.empty()) error = sum_heads(p, workspace.width, p.grad_width, stream);
   return error;

@@ -54,6 +54,13 @@ std::string with_bool(bool value, const Body& body) {
   return value ? body(std::true_type()) : body(std::false_type());
 }
 
+// Why a call cannot be served, or "".
+inline std::string refuse(const ForwardParams& p) {
+  if (p.rows * p.group < int64_t(1) << 30) return "";
+  return "T times the heads that share one of keys is " + std::to_string(p.rows * p.group) +
+         "; the CUDA kernels serve less than 2**30, split the rows";
+}
+
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

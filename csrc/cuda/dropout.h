@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../philox.h"
-#include "arguments.h"
+#include "place.h"
 
 namespace gma {
 namespace cuda {
@@ -13,17 +13,20 @@ struct Dropout {
   uint32_t drop_below;
   uint64_t seed;
   uint64_t flat_head;
+  int group;
 };
 
 GMA_DEVICE Dropout make_dropout(const Call& call, const Place& place) {
   const bool on = call.drop_below > 0;
   const uint64_t seed = on && call.seed_pointer != nullptr ? *call.seed_pointer : call.seed;
-  return {on, call.drop_below, seed, static_cast<uint64_t>(place.flat_head)};
+  return {on, call.drop_below, seed, static_cast<uint64_t>(place.flat_head), place.group};
 }
 
-// Bit i: whether key 4 * quad + i of a row is kept.
+// Bit i: whether key 4 * quad + i of a row of the stack is kept.
 GMA_DEVICE uint32_t kept_of_four(const Dropout& dropout, int row, int quad) {
-  uint64_t words[4] = {static_cast<uint64_t>(quad), static_cast<uint64_t>(row), dropout.flat_head, 0};
+  const RowOfHead at = unstack(row, dropout.group);
+  uint64_t words[4] = {static_cast<uint64_t>(quad), static_cast<uint64_t>(at.row),
+                       dropout.flat_head + static_cast<uint64_t>(at.head), 0};
   philox(words, dropout.seed);
   uint32_t kept = 0;
 #pragma unroll

@@ -3,16 +3,29 @@
 
 #include <type_traits>
 
-#include "arguments.h"
 #include "math.h"
+#include "place.h"
 
 namespace gma {
 namespace cuda {
 
-GMA_DEVICE int visible_of(const Call& call, const Place& place, int row) {
-  if (row >= call.rows) return 0;
+// The keys begin .. end - 1, counted from 0; {0, 0} where there are none.
+struct KeyRange {
+  int begin, end;
+};
+
+// Those that a row sees.
+template <bool general>
+GMA_DEVICE KeyRange keys_seen(const Call& call, const Place& place, int row) {
+  if (row >= rows_in<general>(call, place)) return {0, 0};
   const int visible = *at_row(call.visible, place, row);
-  return visible < 0 ? 0 : visible < call.keys ? visible : call.keys;
+  const int end = visible < 0 ? 0 : visible < keys_in<general>(call, place) ? visible : keys_in<general>(call, place);
+  if constexpr (general)
+    if (call.first.data != nullptr) {
+      const int first = *at_row(call.first, place, row), begin = first < 0 ? 0 : first;
+      return begin < end ? KeyRange{begin, end} : KeyRange{0, 0};
+    }
+  return {0, end};
 }
 
 GMA_DEVICE bool is_finite(float x) { return x - x == 0; }
@@ -24,9 +37,9 @@ GMA_DEVICE bool is_sound(const Call& call, const Place& place, int row) {
   return is_finite(center) && is_finite(width) && width > 0;
 }
 
-// For rows with visible > 0.
-GMA_DEVICE RowPrior<float> load_prior(const Call& call, const Place& place, int row, int visible) {
-  return make_row_prior(*at_row(call.center, place, row), *at_row(call.width, place, row), visible);
+// For rows that see something.
+GMA_DEVICE RowPrior<float> load_prior(const Call& call, const Place& place, int row, const KeyRange& keys) {
+  return make_row_prior(*at_row(call.center, place, row), *at_row(call.width, place, row), keys.end, keys.begin);
 }
 
 // A row's prior as coefficients of t, the distance of a key from the peak; logarithms of base 2. See prior.h.
@@ -45,9 +58,9 @@ GMA_DEVICE Curve make_curve(PriorKind kind, const RowPrior<float>& prior) {
 }
 
 // A row that sees nothing gets a prior that is never used.
-GMA_DEVICE Curve load_curve(const Call& call, const Place& place, int row, int visible) {
-  if (visible == 0 || call.prior == PriorKind::none) return {};
-  return make_curve(call.prior, load_prior(call, place, row, visible));
+GMA_DEVICE Curve load_curve(const Call& call, const Place& place, int row, const KeyRange& keys) {
+  if (keys.end == 0 || call.prior == PriorKind::none) return {};
+  return make_curve(call.prior, load_prior(call, place, row, keys));
 }
 
 // |t + b| - |b| without cancellation
@@ -131,60 +144,95 @@ GMA_DEVICE int largest_of_warp(int x) {
   return x;
 }
 
-// The largest visible among `count` rows, in every thread of a warp.
-GMA_DEVICE int largest_visible(const Call& call, const Place& place, int first, int count) {
-  int largest = 0;
+// From the first to the last that some of `count` rows see, in every thread of a warp.
+template <bool general>
+GMA_DEVICE KeyRange keys_of_rows(const Call& call, const Place& place, int first, int count) {
+  KeyRange all{keys_in<general>(call, place), 0};
   for (int row = static_cast<int>(threadIdx.x) % 32; row < count; row += 32) {
-    const int visible = visible_of(call, place, first + row);
-    largest = visible > largest ? visible : largest;
+    const KeyRange keys = keys_seen<general>(call, place, first + row);
+    all.end = keys.end > all.end ? keys.end : all.end;
+    if constexpr (general) all.begin = keys.end > 0 && keys.begin < all.begin ? keys.begin : all.begin;
   }
-  return largest_of_warp(largest);
+  return {general ? -largest_of_warp(-all.begin) : 0, largest_of_warp(all.end)};
 }
 
+// With which key tiles begin: a multiple of `size`, itself one of 8, because dropout decides for four neighbours at
+// once and a fragment has eight.
+template <int size = 8>
+GMA_DEVICE int first_of_tiles(const KeyRange& keys) {
+  return keys.begin / size * size;
+}
+
+template <bool general>
 struct alignas(16) RowFacts {
-  int visible;
+  int end;
   Curve curve;
+  static __device__ __forceinline__ RowFacts make(const KeyRange& keys, const Curve& curve) {
+    return {keys.end, curve};
+  }
+  __device__ __forceinline__ KeyRange keys() const { return {0, end}; }
+};
+template <>
+struct alignas(16) RowFacts<true> {
+  int end;
+  Curve curve;
+  int begin;
+  static __device__ __forceinline__ RowFacts make(const KeyRange& keys, const Curve& curve) {
+    return {keys.end, curve, keys.begin};
+  }
+  __device__ __forceinline__ KeyRange keys() const { return {begin, end}; }
 };
 
 // The query rows a lane holds in the layout of mma.h, two of every 16 from `first` on. What is known of them is in
 // registers, or where these are scarce in shared memory: a block's first barrier makes it known.
-template <int row_tiles, bool in_registers = true>
+template <int row_tiles, bool general, bool in_registers = true>
 struct LaneRows {
+  using Facts = RowFacts<general>;
   static constexpr int count = 2 * row_tiles;
-  int first;           // of the warp
-  int largest, least;  // visible of the warp's rows, of those that see anything
-  RowFacts own[in_registers ? count : 1];
-  RowFacts* shared;  // of the warp
+  int first;          // of the warp
+  KeyRange any, all;  // from the first to the last key that one of its rows sees; what all see that see anything
+  Facts own[in_registers ? count : 1];
+  Facts* shared;  // of the warp
 
-  __device__ __forceinline__ LaneRows(const Call& call, const Place& place, int first_row, RowFacts* facts = nullptr)
+  __device__ __forceinline__ LaneRows(const Call& call, const Place& place, int first_row, Facts* facts = nullptr)
       : first(first_row), shared(facts) {
-    int most = 0, fewest = call.keys;
+    any = {keys_in<general>(call, place), 0};
+    all = {0, keys_in<general>(call, place)};
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int seen = visible_of(call, place, index(i));
-      const RowFacts row{seen, load_curve(call, place, index(i), seen)};
+      const KeyRange keys = keys_seen<general>(call, place, index(i));
+      const Facts row = Facts::make(keys, load_curve(call, place, index(i), keys));
       if constexpr (in_registers) own[i] = row;
       else if (threadIdx.x % 4 == 0) shared[index(i) - first] = row;
-      most = seen > most ? seen : most;
-      fewest = seen > 0 && seen < fewest ? seen : fewest;
+      any.end = keys.end > any.end ? keys.end : any.end;
+      all.end = keys.end > 0 && keys.end < all.end ? keys.end : all.end;
+      any.begin = keys.end > 0 && keys.begin < any.begin ? keys.begin : any.begin;
+      all.begin = keys.begin > all.begin ? keys.begin : all.begin;
     }
-    largest = largest_of_warp(most);
-    least = -largest_of_warp(-fewest);
+    any = {general ? -largest_of_warp(-any.begin) : 0, largest_of_warp(any.end)};
+    all = {general ? largest_of_warp(all.begin) : 0, -largest_of_warp(-all.end)};
   }
 
-  __device__ __forceinline__ RowFacts facts(int i) const {
+  __device__ __forceinline__ Facts facts(int i) const {
     if constexpr (in_registers) return own[i];
     else return shared[index(i) - first];
   }
 
-  __device__ __forceinline__ int visible(int i) const { return facts(i).visible; }
+  __device__ __forceinline__ KeyRange keys(int i) const { return facts(i).keys(); }
+  __device__ __forceinline__ bool sees(int i) const { return facts(i).end > 0; }
+
+  // Whether some of the warp's rows see some of the `count` keys from first_key on.
+  __device__ __forceinline__ bool see(int first_key, int key_count) const {
+    if constexpr (general) return first_key < any.end && first_key + key_count > any.begin;
+    else return first_key < any.end;
+  }
 
   __device__ __forceinline__ int index(int i) const {
     return first + i / 2 * 16 + i % 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
-  // Scores of the keys from first_key on, times `scale` and plus `shift` of their row, become logits; -infinity past
-  // `visible`, but for rows that see nothing, whose results nobody may use.
+  // Scores of the keys from first_key on, times `scale` and plus `shift` of their row, become logits; -infinity where a
+  // row does not look, but for rows that see nothing, whose results nobody may use.
   template <int tiles>
   __device__ __forceinline__ void to_logits(float (&x)[row_tiles][tiles][4], PriorKind prior, int first_key,
                                             float scale, const float (&shift)[count]) const {
@@ -203,15 +251,19 @@ struct LaneRows {
           }
       }
     });
-    if (first_key + 8 * tiles <= least) return;
+    if constexpr (general)
+      if (first_key >= all.begin && first_key + 8 * tiles <= all.end) return;
+    if constexpr (!general)
+      if (first_key + 8 * tiles <= all.end) return;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int seen = visible(i);
+      const KeyRange seen = keys(i);
 #pragma unroll
       for (int n = 0; n < tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (key + 8 * n + e >= seen) x[i / 2][n][i % 2 * 2 + e] = -INFINITY;
+          if (key + 8 * n + e >= seen.end || (general && key + 8 * n + e < seen.begin))
+            x[i / 2][n][i % 2 * 2 + e] = -INFINITY;
     }
   }
 

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(join_threads) join_kernel(JoinArguments argume
   constexpr int columns = head_tile < join_threads ? head_tile : join_threads, teams = join_threads / columns;
   const Call& call = arguments.call;
   const Split& split = arguments.split;
-  const Place place = find_place(call, call.rows);
-  const int64_t row = place.flat_head * call.rows + place.tile;
+  const Place place = find_place<true, Of::rows>(call, 1, 1);
+  const int64_t row = place.stack * place.rows + place.tile;
   const int thread = static_cast<int>(threadIdx.x), column = thread % columns, team = thread / columns;
   float* const factors = shared_memory<float>();    // [join_threads]
   float* const scratch = factors + join_threads;    // [warps]
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(join_threads) join_kernel(JoinArguments argume
   factors[thread] = factor;
   const float part = weighs ? factor * split.sum[row * split.count + thread] : 0;
   const float sum = over_block(part, scratch, [](float x, float y) { return x + y; });
-  const HeadRows<scalar> context = rows_of<scalar>(arguments.context, place);
+  const StackRows<scalar> context = rows_of<scalar>(arguments.context, place);
 #pragma unroll
   for (int first = 0; first < head_tile; first += columns) {
     float x = 0;
@@ -82,10 +82,17 @@ int64_t parts_of(const ForwardParams& p, const Split& split) { return p.batches 
 
 }  // namespace
 
+bool has_few_rows(const ForwardParams& p) {
+  if (p.query_offsets != nullptr) return divide_up(p.rows, larger(p.batches, 1)) * p.group <= few_rows;
+  return p.rows * p.group <= few_rows || p.rows <= most_split_rows;
+}
+
 // Enough blocks to fill a GPU, none with less than `fewest_keys`.
 Split split_source(const ForwardParams& p, void* workspace) {
-  const int64_t heads = larger(p.batches * p.heads, 1), most = larger(divide_up(p.keys, fewest_keys), 1);
-  const int64_t wanted = p.rows <= most_split_rows ? divide_up(enough_blocks, heads) : 1;
+  const int64_t blocks = larger(count_blocks(p, Of::rows, few_rows, 1), 1);
+  const int64_t most = larger(divide_up(p.keys, fewest_keys), 1);
+  const bool splits = p.rows <= most_split_rows && p.query_offsets == nullptr;
+  const int64_t wanted = splits ? divide_up(enough_blocks, blocks) : 1;
   const int64_t count = wanted < most         ? (wanted < join_threads ? wanted : join_threads)
                         : most < join_threads ? most
                                               : join_threads;
@@ -109,8 +116,8 @@ std::string join_parts(const ForwardParams& p, const Split& split, void* stream)
   if (split.count == 1) return "";
   return with_instance(p.scalar_type, larger(p.head_size, p.value_size), [&](auto instance) {
     using I = decltype(instance);
-    const JoinArguments arguments{make_call(p), make_matrix(p, p.context, p.rows, p.value_size), split};
-    return launch("join of parts", join_kernel<typename I::scalar, I::head_tile>, p.batches * p.heads * p.rows,
+    const JoinArguments arguments{make_call(p), row_matrix(p, p.context, p.value_size), split};
+    return launch("join of parts", join_kernel<typename I::scalar, I::head_tile>, count_blocks(p, Of::rows, 1, 1),
                   join_threads, (2 * join_threads + join_threads / 32) * sizeof(float), stream, arguments);
   });
 }

@@ -2,19 +2,16 @@
 // they leave of each row.
 #pragma once
 
-#include "launch.h"
+#include "place.h"
 
 namespace gma {
 namespace cuda {
 
-// How the source is split, and where the parts go; null where there is one.
-struct Split {
-  int count, keys;       // of parts, of a part
-  float *maximum, *sum;  // [B * H, T, count]: of a part's softmax, base 2
-  float* context;        // [B * H, T, count, head tile]: values weighted with 2^(logit - maximum)
-};
+// Rows that a block of threads takes where there are few of them. More are not split.
+constexpr int few_rows = 32;
+bool has_few_rows(const ForwardParams& params);
 
-// Depends on the shape alone. More rows than one block of threads takes are not split.
+// Depends on the shape alone. Packed sentences are not split: how long each is, only the device knows.
 Split split_source(const ForwardParams& params, void* workspace);
 size_t split_workspace(const ForwardParams& params);
 

@@ -1,8 +1,8 @@
 // Tiles of rows in shared memory: how they lie there, and how they get there.
 #pragma once
 
-#include "arguments.h"
 #include "async_copy.h"
+#include "place.h"
 #include "scalar.h"
 
 namespace gma {
@@ -29,9 +29,9 @@ struct Tile {
   }
 };
 
-// One thread's part in copying the tiles of `count` rows of a head, one after the other: the same chunk of every few
-// rows.
-template <class scalar, int head_tile, int count, int threads>
+// One thread's part in copying the tiles of `count` rows, one after the other: the same chunk of every few rows.
+// stacked: the rows may be those of several heads (see place.h), at no constant distance.
+template <class scalar, int head_tile, int count, int threads, bool stacked = false>
 class TileCopy {
   using T = Tile<scalar, head_tile>;
   static constexpr int at_once = threads / T::chunks, rounds = count / at_once;
@@ -40,26 +40,27 @@ class TileCopy {
 
  public:
   // Begins with row `first`.
-  __device__ __forceinline__ TileCopy(const HeadRows<scalar>& rows, int first)
-      : stride_(rows.stride), aligned_(rows.aligned) {
+  __device__ __forceinline__ TileCopy(const StackRows<scalar>& rows, int first) : rows_(rows), next_(first + row()) {
     const int column = chunk() * T::chunk, rest = rows.columns - column;
     bytes_ = (rest <= 0 ? 0 : rest < T::chunk ? rest : T::chunk) * element;
     // what is not read must be an address all the same
-    source_ = rows[first + row()] + (rest > 0 ? column : 0);
+    rows_.data += rest > 0 ? column : 0;
+    if constexpr (!stacked) source_ = rows_[next_];
     target_ = T::offset(row(), column) * element;
   }
 
-  // The next `count` rows, of which the first `left` are wanted; the others and columns past the last become 0 and are
-  // not read. Complete after wait_for_copies and a barrier.
-  __device__ __forceinline__ void load(scalar* to, int left) {
-    if (count > left || !aligned_) return load_wanted(to, [&](int at) { return at < left; });
-    const scalar* source = source_;
+  // The next `count` rows, of which the first `left` are wanted but for the first `hidden`; the others and columns past
+  // the last become 0 and are not read. Complete after wait_for_copies and a barrier.
+  __device__ __forceinline__ void load(scalar* to, int left, int hidden = 0) {
+    if (count > left || hidden > 0 || !rows_.aligned)
+      return load_wanted(to, [&](int at) { return at >= hidden && at < left; });
+    const scalar* from = source_;
 #pragma unroll
     for (int round = 0; round < rounds; ++round) {
-      copy_async(reinterpret_cast<char*>(to) + target(round), source, bytes_);
-      source += at_once * stride_;
+      copy_async(reinterpret_cast<char*>(to) + target(round), stacked ? source(round) : from, bytes_);
+      from += at_once * rows_.stride;
     }
-    source_ += count * stride_;
+    advance();
   }
 
   // The same with the rows that are wanted(row); slower.
@@ -67,17 +68,17 @@ class TileCopy {
   __device__ __forceinline__ void load_wanted(scalar* to, const Wanted& wanted) {
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
-      const scalar* source = source_ + round * at_once * stride_;
+      const scalar* from = source(round);
       const int bytes = wanted(row() + round * at_once) ? bytes_ : 0;
       scalar* to_chunk = reinterpret_cast<scalar*>(reinterpret_cast<char*>(to) + target(round));
-      if (aligned_) {
-        copy_async(to_chunk, source, bytes);
+      if (rows_.aligned) {
+        copy_async(to_chunk, from, bytes);
         continue;
       }
 #pragma unroll
-      for (int i = 0; i < T::chunk; ++i) to_chunk[i] = i < bytes / element ? source[i] : scalar{};
+      for (int i = 0; i < T::chunk; ++i) to_chunk[i] = i < bytes / element ? from[i] : scalar{};
     }
-    source_ += count * stride_;
+    advance();
   }
 
  private:
@@ -90,11 +91,21 @@ class TileCopy {
     return at_once % 8 == 0 ? target_ + at * head_tile * element : T::offset(row() + at, chunk() * T::chunk) * element;
   }
 
-  int64_t stride_;
-  bool aligned_;
-  const scalar* source_;  // its chunk of its first row of the next tile
-  int bytes_;             // of that chunk that there are
-  int target_;            // where it goes, in bytes
+  // The chunk of the next tile that it copies.
+  __device__ __forceinline__ const scalar* source(int round) const {
+    if constexpr (stacked) return rows_[next_ + round * at_once];
+    else return source_ + round * at_once * rows_.stride;
+  }
+  __device__ __forceinline__ void advance() {
+    if constexpr (stacked) next_ += count;
+    else source_ += count * rows_.stride;
+  }
+
+  StackRows<scalar> rows_;  // from the thread's chunk on
+  int next_;                // its first row of the next tile; where rows are not stacked their address is kept:
+  const scalar* source_;
+  int bytes_;   // of that chunk that there are
+  int target_;  // where it goes, in bytes
 };
 
 struct alignas(16) Chunk {
@@ -130,7 +141,7 @@ GMA_DEVICE void load_chunk(float (&x)[count], const scalar* row, int column, int
 
 // A lane's part of a fragment (see mma.h) to rows first + g and first + g + 8, of those below `end`.
 template <class scalar, int columns>
-GMA_DEVICE void store_fragment(const float (&x)[columns / 8][4], const HeadRows<scalar>& to, int first, int end,
+GMA_DEVICE void store_fragment(const float (&x)[columns / 8][4], const StackRows<scalar>& to, int first, int end,
                                int first_column) {
   const int g = lane_index() / 4, t = lane_index() % 4;
 #pragma unroll

@@ -4,8 +4,8 @@ The kernels are compiled as ordinary C++ against tests/gma_kernels/cuda/emulator
 CPU memory: a kernel that dead-locks or leaves its memory ends that process, not the tests, and the same cases run under
 AddressSanitizer and ThreadSanitizer.
 
-The files in between are little-endian. Cases: their number, then for each the 64-bit numbers of `_header`, and query,
-key, value, center, width, visible and grad_context, each as its bytes, misalignment, three strides and content.
+The files in between are little-endian. Cases: their number, then for each the 64-bit numbers of `_header`, and the
+tensors of `Given`, each as its bytes, misalignment, three strides and content; one that is missing has no bytes.
 Results: for each case context, logsumexp, weights and the five gradients, each as its bytes and content.
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,16 @@ SANITIZERS = {
     "UBSAN_OPTIONS": "exitcode=87:halt_on_error=1",
     "TSAN_OPTIONS": "exitcode=88:halt_on_error=1",
 }
+
+
+class Given(NamedTuple):
+    """What a case's kernels are given: tensors as the operators take them, so packed sentences are one."""
+
+    inputs: Inputs
+    grad: Tensor  # of the context
+    first: Tensor | None = None
+    grad_logsumexp: Tensor | None = None
+    offsets: tuple[Tensor, ...] = ()  # of packed sentences, of queries and of keys
 
 
 def why_not() -> str | None:
@@ -73,43 +84,60 @@ def execute(program: Path, *arguments: str, order: str = "forward", threads: int
 
 
 def results_of(
-    program: Path, cases: Sequence[Case], built: Sequence[tuple[Inputs, Tensor]], **settings
+    program: Path, cases: Sequence[Case], built: Sequence[Given | tuple[Inputs, Tensor]], **settings
 ) -> list[dict[str, Tensor]]:
-    """What the kernels make of the cases: context, logsumexp, weights and gradients of each."""
+    """What the kernels make of the cases: context, logsumexp, gradients and, unless packed, weights of each.
+
+    cases: dtype, prior, scale and dropout of each; sizes are those of the tensors.
+    """
+    all_given = [Given(*x) for x in built]
     with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "cases", Path(folder) / "results"
-        with given.open("wb") as file:
+        stored, made = Path(folder) / "cases", Path(folder) / "results"
+        with stored.open("wb") as file:
             file.write(struct.pack("<q", len(cases)))
-            for case, (inputs, grad) in zip(cases, built):
-                file.write(_header(case))
-                for tensor in (*inputs, grad if grad.stride(3) == 1 else grad.contiguous()):
+            for case, given in zip(cases, all_given):
+                file.write(_header(case, given))
+                grad = given.grad if given.grad.stride(3) == 1 else given.grad.contiguous()
+                for tensor in (
+                    *given.inputs,
+                    grad,
+                    given.first,
+                    given.grad_logsumexp,
+                    *(given.offsets or (None, None)),
+                ):
                     file.write(_tensor(tensor))
-        done = execute(program, str(given), str(made), **settings)
+        done = execute(program, str(stored), str(made), **settings)
         if done.returncode != 0:
             by = EXIT_CODES.get(done.returncode, f"exit code {done.returncode}")
             raise RuntimeError(f"{by}: {done.stderr[-3000:]}")
         content = memoryview(made.read_bytes())
     results = []
-    for case in cases:
-        result, content = _read_results(case, content)
+    for given in all_given:
+        result, content = _read_results(given, content)
         results.append(result)
     assert len(content) == 0
     return results
 
 
-def _header(case: Case) -> bytes:
+def _header(case: Case, given: Given) -> bytes:
+    batch, heads, rows, size = given.inputs.query.shape
+    _, key_heads, keys, value_size = given.inputs.value.shape
+    sentences = len(given.offsets[0]) - 1 if given.offsets else -1
     dropout = case.dropout()
-    scale = case.size**-0.5 if case.scale is None else case.scale
+    scale = size**-0.5 if case.scale is None else case.scale
     whole = (
-        SCALAR_TYPES[case.dtype], PRIORS.index(case.prior), case.batch, case.heads, case.rows, case.keys, case.size,
-        case.value_size, case.center_heads, case.width_heads, math.floor(dropout["dropout_p"] * 2**32), dropout["seed"],
+        SCALAR_TYPES[case.dtype], PRIORS.index(case.prior), batch, heads, heads // key_heads, rows, keys, size,
+        value_size, sentences, given.inputs.center.shape[1], given.inputs.width.shape[1],
+        math.floor(dropout["dropout_p"] * 2**32), dropout["seed"],
     )  # fmt: skip
     return struct.pack(f"<{len(whole)}qdd", *whole, scale, 1 / (1 - dropout["dropout_p"]))
 
 
-def _tensor(x: Tensor) -> bytes:
+def _tensor(x: Tensor | None) -> bytes:
     """From the first to the last element of a view, with what lies in its gaps."""
-    strides = list(x.stride()[:3])
+    if x is None:
+        return struct.pack("<5q", 0, 0, 0, 0, 0)
+    strides = [*x.stride()[:3], 0, 0][:3]
     if x.dim() == 3 and x.shape[1] == 1:
         strides[1] = 0
     if x.numel() == 0:
@@ -119,21 +147,21 @@ def _tensor(x: Tensor) -> bytes:
     return struct.pack("<5q", len(content), x.data_ptr() % 16, *strides) + content
 
 
-def _read_results(case: Case, content: memoryview) -> tuple[dict[str, Tensor], memoryview]:
-    matrices = {"context": (case.rows, case.value_size), "query": (case.rows, case.size)}
-    matrices |= {"key": (case.keys, case.size), "value": (case.keys, case.value_size)}
-    row_heads = {"logsumexp": case.heads, "center": case.center_heads, "width": case.width_heads}
+def _read_results(given: Given, content: memoryview) -> tuple[dict[str, Tensor], memoryview]:
+    inputs = given.inputs
+    shapes = {"context": (*inputs.query.shape[:3], inputs.value.shape[3]), "logsumexp": inputs.query.shape[:3]}
+    shapes["weights"] = (*inputs.query.shape[:3], inputs.key.shape[2])
+    shapes |= {name: getattr(inputs, name).shape for name in GRADIENTS}
     result = {}
-    for name in ("context", "logsumexp", "weights", *GRADIENTS):
+    for name, shape in shapes.items():
         (size,) = struct.unpack_from("<q", content)
         raw = torch.frombuffer(bytearray(content[8 : 8 + size]), dtype=torch.uint8) if size else torch.empty(0)
         content = content[8 + size :]
-        if name in matrices:
-            rows, columns = matrices[name]
-            dense = raw.to(torch.uint8).view(case.dtype).view(case.batch, rows, case.heads, columns)
-            result[name] = dense.transpose(1, 2)
-        elif name in row_heads:
-            result[name] = raw.to(torch.uint8).view(torch.float32).view(case.batch, row_heads[name], case.rows)
+        if name == "weights" and given.offsets:
+            continue
+        found = raw.to(torch.uint8).view(torch.float32 if len(shape) == 3 else inputs.query.dtype)
+        if len(shape) == 3 or name == "weights":
+            result[name] = found.view(shape)
         else:
-            result[name] = raw.to(torch.uint8).view(case.dtype).view(case.batch, case.heads, case.rows, case.keys)
+            result[name] = found.view(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2)
     return result, content

@@ -16,16 +16,11 @@ from tests.support.cuda_emulator import ROOT
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc, of the CUDA toolkit, is not on the PATH")
 
 # of each file: how many kernels there are of two head tiles in three dtypes. Forward: few rows or many, with dropout or
-# without; backward: a quick one, which is none in float32, and a careful one
-KERNELS = {
-    "forward": 24,
-    "decode": 6,
-    "split": 6,
-    "backward": 1,
-    "backward_query": 10,
-    "backward_key": 10,
-    "weights": 6,
-}
+# without; backward: a quick one, which is none in float32, and a careful one. Of these each for plain calls and general
+PAIRS = {"forward": 24, "decode": 6, "backward_query": 10, "backward_key": 10}
+KERNELS = (
+    PAIRS | {f"{name}_general": count for name, count in PAIRS.items()} | {"split": 6, "backward": 1, "weights": 6}
+)
 # bytes of shared memory a block may have with compute capability 12.0, the least of those supported
 SHARED_LIMIT = 101376
 

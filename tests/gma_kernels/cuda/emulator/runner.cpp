@@ -49,6 +49,7 @@ struct Memory {
   void* data() const { return bytes == 0 ? nullptr : block.get() + shift; }
 };
 
+// One that is absent has no bytes and shows null.
 struct Input {
   Memory memory;
   int64_t strides[3];
@@ -96,8 +97,9 @@ void run_case(File& cases, File& results) {
   gma::BackwardParams p{};
   p.scalar_type = static_cast<gma::ScalarType>(cases.next<int64_t>());
   p.prior = static_cast<gma::PriorKind>(cases.next<int64_t>());
-  for (int64_t* size : {&p.batches, &p.heads, &p.rows, &p.keys, &p.head_size, &p.value_size})
+  for (int64_t* size : {&p.batches, &p.heads, &p.group, &p.rows, &p.keys, &p.head_size, &p.value_size})
     *size = cases.next<int64_t>();
+  const auto sentences = cases.next<int64_t>();  // -1 unless packed
   const auto center_heads = cases.next<int64_t>(), width_heads = cases.next<int64_t>();
   p.drop_below = static_cast<uint32_t>(cases.next<int64_t>());
   const auto seed = std::make_unique<uint64_t>(cases.next<uint64_t>());
@@ -107,31 +109,42 @@ void run_case(File& cases, File& results) {
   p.scale = cases.next<double>();
   p.keep_scale = cases.next<double>();
   const Input query(cases), key(cases), value(cases), center(cases), width(cases), visible(cases), grad(cases);
+  const Input first(cases), grad_logsumexp(cases), query_offsets(cases), key_offsets(cases);
   p.query = query.view<const void>();
   p.key = key.view<const void>();
   p.value = value.view<const void>();
   p.center = center.view<const void>();
   p.width = width.view<const void>();
   p.visible = visible.view<const int32_t>();
+  p.first = first.view<const int32_t>();
   p.grad_context = grad.view<const void>();
+  p.grad_logsumexp = grad_logsumexp.view<const void>();
 
+  const int64_t batches = p.batches, key_heads = p.heads / p.group;
+  if (sentences >= 0) {
+    p.packed_rows = p.rows;
+    p.batches = sentences;
+    p.query_offsets = query_offsets.view<const int32_t>().data;
+    p.key_offsets = key_offsets.view<const int32_t>().data;
+  }
   const int64_t size = p.scalar_type == gma::ScalarType::float32 ? 4 : 2;
-  const Output context(p.batches, p.heads, p.rows, p.value_size, size);
-  Output logsumexp(p.batches, p.heads, p.rows, 1, 4);
+  const Output context(batches, p.heads, p.rows, p.value_size, size);
+  Output logsumexp(batches, p.heads, p.rows, 1, 4);
   logsumexp.view = {logsumexp.memory.data(), p.heads * p.rows, p.rows, 1};
   p.context = context.view;
   p.logsumexp = logsumexp.view;
   const Memory forward_space(gma::cuda::forward_workspace(p), 0);
   expect_success(gma::cuda::forward(p, forward_space.data(), nullptr));
 
-  const Memory weights(size_t(p.batches * p.heads * p.rows * p.keys * size), 0);
-  expect_success(gma::cuda::attention_weights(p, weights.data(), nullptr));
+  // there is no operator for weights of packed sentences
+  const Memory weights(sentences >= 0 ? 0 : size_t(batches * p.heads * p.rows * p.keys * size), 0);
+  if (sentences < 0) expect_success(gma::cuda::attention_weights(p, weights.data(), nullptr));
 
-  const Output grad_query(p.batches, p.heads, p.rows, p.head_size, size);
-  const Output grad_key(p.batches, p.heads, p.keys, p.head_size, size);
-  const Output grad_value(p.batches, p.heads, p.keys, p.value_size, size);
-  const Output grad_center = row_output(p.batches, center_heads, p.rows);
-  const Output grad_width = row_output(p.batches, width_heads, p.rows);
+  const Output grad_query(batches, p.heads, p.rows, p.head_size, size);
+  const Output grad_key(batches, key_heads, p.keys, p.head_size, size);
+  const Output grad_value(batches, key_heads, p.keys, p.value_size, size);
+  const Output grad_center = row_output(batches, center_heads, p.rows);
+  const Output grad_width = row_output(batches, width_heads, p.rows);
   p.grad_query = grad_query.view;
   p.grad_key = grad_key.view;
   p.grad_value = grad_value.view;

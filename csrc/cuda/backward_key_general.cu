@@ -1,0 +1,9 @@
+#include "backward_key_kernel.h"
+
+namespace gma {
+namespace cuda {
+
+template std::string backward_over_keys<true>(const BackwardParams&, const BackwardArguments&, void*);
+
+}  // namespace cuda
+}  // namespace gma
