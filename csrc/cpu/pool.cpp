@@ -92,7 +92,7 @@ class Pool {
     blocks_.erase(blocks_.begin());
   }
 
-  static constexpr size_t most_blocks = 512;
+  static constexpr size_t most_blocks = 4096;
   std::mutex mutex_;
   std::vector<Block> blocks_;  // least recently used first
   size_t kept_ = 0;
