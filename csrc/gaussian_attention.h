@@ -42,8 +42,10 @@ struct ForwardParams {
   View<const void> center, width;      // [B, H, T], float64 for float64, else float32
   View<const int32_t> visible;         // [B, H, T]
   View<const int32_t> first{};         // [B, H, T], or null for 0
-  View<void> context;                  // [B, H, T, Dv]; not read by the backward, which recomputes rows
-  View<void> logsumexp;                // [B, H, T], of center's type; read by the backward
+  // [B, H_kv], squared: the largest norm of a key that a row sees; null where nobody has looked
+  const double* largest_keys = nullptr;
+  View<void> context;    // [B, H, T, Dv]; not read by the backward, which recomputes rows
+  View<void> logsumexp;  // [B, H, T], of center's type; read by the backward
 
   // Packed sentences, if not null: [B + 1] each, and sentence b has the rows from query_offsets[b] and the keys from
   // key_offsets[b] up to the next one's, of what otherwise looks like one sentence. T and S are then those of the

@@ -4,6 +4,8 @@ A row that sees nothing (visible ≤ first, or first ≥ S) gives zeros and the 
 its query, center, width or incoming gradients reaches no other row, key or value. The same holds for keys and values
 left and right of all that the rows of their head see.
 
+A weight below e⁻⁶⁰ of its row's largest (e⁻⁶⁰⁰ in float64) may come out as 0, and a backend need not look at its key.
+
 This file imports no backend. The backends import it, and so may whoever calls them.
 """
 

@@ -5,7 +5,13 @@
 
 namespace gma {
 
-const Level avx2_level = {"avx2", avx2::forward, avx2::backward_workspace, avx2::backward, avx2::attention_weights};
+const Level avx2_level = {"avx2",
+                          avx2::forward,
+                          avx2::backward_workspace,
+                          avx2::backward,
+                          avx2::attention_weights,
+                          avx2::narrowing_pays,
+                          avx2::find_largest_keys};
 
 }  // namespace gma
 #endif

@@ -5,8 +5,13 @@
 
 namespace gma {
 
-const Level avx512_level = {"avx512", avx512::forward, avx512::backward_workspace, avx512::backward,
-                            avx512::attention_weights};
+const Level avx512_level = {"avx512",
+                            avx512::forward,
+                            avx512::backward_workspace,
+                            avx512::backward,
+                            avx512::attention_weights,
+                            avx512::narrowing_pays,
+                            avx512::find_largest_keys};
 
 }  // namespace gma
 #endif

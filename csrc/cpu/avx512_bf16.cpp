@@ -5,8 +5,14 @@
 
 namespace gma {
 
-const Level avx512_bf16_level = {"avx512_bf16",         avx512_bf16::forward,           avx512_bf16::backward_workspace,
-                                 avx512_bf16::backward, avx512_bf16::attention_weights, &avx512_level};
+const Level avx512_bf16_level = {"avx512_bf16",
+                                 avx512_bf16::forward,
+                                 avx512_bf16::backward_workspace,
+                                 avx512_bf16::backward,
+                                 avx512_bf16::attention_weights,
+                                 avx512_bf16::narrowing_pays,
+                                 avx512_bf16::find_largest_keys,
+                                 &avx512_level};
 
 }  // namespace gma
 #endif

@@ -61,7 +61,14 @@ KeyRange backward_chunk(const BackwardParams& p, int64_t b, int64_t key_head, in
   const int64_t first_head = key_head * p.group, end_head = first_head + p.group;
   KeyRange all{0, 0};
   for (int64_t h = first_head; h < (shares_rows(p) ? first_head + 1 : end_head); ++h)
-    for (int64_t i = first_row; i < end_row; ++i) all.join({first_of(p, b, h, i), visible_of(p, b, h, i)});
+    for (int64_t i = first_row; i < end_row; ++i) {
+      KeyRange seen{first_of(p, b, h, i), visible_of(p, b, h, i)};
+      if (is_narrowed(p)) {
+        const Row<T> row = make_row<E>(p, b, h, i);
+        seen = {row.first, row.visible};
+      }
+      all.join(seen);
+    }
   for (int64_t tile = all.begin / backward_tile_keys; tile * backward_tile_keys < all.end; ++tile)
     pack_keys(p, s, b, key_head, tile, all);
 

@@ -25,7 +25,7 @@ struct BackwardBlock {
   BackwardBlock(const BackwardParams& p, const BackwardScratch<E>& s, int64_t b, int64_t h, int64_t first_row,
                 int64_t row_count)
       : p(p), s(s), b(b), h(h), first_row(first_row), row_count(row_count) {
-    make_rows(p, b, h, first_row, row_count, *s.made, s.rows);
+    make_rows<E>(p, b, h, first_row, row_count, *s.made, s.rows);
     keys = keys_seen(p, s.rows, row_count);
     const bool in_place = writes_in_place<E>(p.head_size);
     grad_query = in_place ? row_of<T>(p.grad_query, b, h, first_row) : s.grad_query;

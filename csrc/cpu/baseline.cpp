@@ -4,7 +4,12 @@
 
 namespace gma {
 
-const Level baseline_level = {"baseline", baseline::forward, baseline::backward_workspace, baseline::backward,
-                              baseline::attention_weights};
+const Level baseline_level = {"baseline",
+                              baseline::forward,
+                              baseline::backward_workspace,
+                              baseline::backward,
+                              baseline::attention_weights,
+                              baseline::narrowing_pays,
+                              baseline::find_largest_keys};
 
 }  // namespace gma

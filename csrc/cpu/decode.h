@@ -47,7 +47,7 @@ template <class E>
 void decode_row(const ForwardParams& p, int64_t b, int64_t h, int64_t i, Arena arena) {
   using T = Arithmetic<E>;
   const DecodeScratch<T> s(p, arena);
-  const Row<T> row = make_row<T>(p, b, h, i);
+  const Row<T> row = make_row<E>(p, b, h, i);
   E* context = row_of<E>(p.context, b, h, i);
   T* logsumexp = row_of<T>(p.logsumexp, b, h, i);
   if (row.visible == 0) {
@@ -125,7 +125,7 @@ void decode_group(const ForwardParams& p, int64_t b, int64_t key_head, int64_t i
   const MatrixRows<E> keys = rows_of<E>(p.key, b, key_head), values = rows_of<E>(p.value, b, key_head);
   const int64_t first_head = key_head * p.group;
   for (int64_t r = 0; r < p.group; ++r) {
-    s.rows[r] = make_row<T>(p, b, first_head + r, i);
+    s.rows[r] = make_row<E>(p, b, first_head + r, i);
     pack_rows(row_of<E>(p.query, b, first_head + r, i), 0, 1, p.head_size, T(p.scale), s.queries + r * s.query_stride,
               0);
   }

@@ -56,21 +56,37 @@ const Level& level_for(ScalarType type) {
   return chosen.others != nullptr && type != ScalarType::bfloat16 ? *chosen.others : chosen;
 }
 
+// Calls body(kernels, params), where it pays with what tells rows how much their priors hide.
+template <class Params, class Body>
+void with_narrow_rows(const Params& params, const Parallel& parallel, Body body) {
+  const Level& kernels = level_for(params.scalar_type);
+  Params own = params;
+  std::vector<double> largest;
+  if (kernels.narrowing_pays(params)) {
+    largest.resize(size_t(params.batches * params.heads / params.group));
+    kernels.find_largest_keys(params, largest.data(), parallel);
+    own.largest_keys = largest.data();
+  }
+  body(kernels, own);
+}
+
 }  // namespace
 
 void forward(const ForwardParams& params, const Parallel& parallel) {
   validate_rows(params);
-  level_for(params.scalar_type).forward(params, parallel);
+  with_narrow_rows(params, parallel,
+                   [&](const Level& kernels, const ForwardParams& own) { kernels.forward(own, parallel); });
 }
 
 void backward(const BackwardParams& params, const Parallel& parallel) {
   validate_rows(params);
-  const Level& kernels = level_for(params.scalar_type);
-  const size_t bytes = size_t(kernels.backward_workspace(params));
-  const auto give_back = [bytes](void* block) { give_block(block, bytes); };
-  const std::unique_ptr<void, decltype(give_back)> workspace(take_block(bytes), give_back);
-  if (workspace == nullptr) throw std::bad_alloc();
-  kernels.backward(params, workspace.get(), parallel);
+  with_narrow_rows(params, parallel, [&](const Level& kernels, const BackwardParams& own) {
+    const size_t bytes = size_t(kernels.backward_workspace(own));
+    const auto give_back = [bytes](void* block) { give_block(block, bytes); };
+    const std::unique_ptr<void, decltype(give_back)> workspace(take_block(bytes), give_back);
+    if (workspace == nullptr) throw std::bad_alloc();
+    kernels.backward(own, workspace.get(), parallel);
+  });
 }
 
 void attention_weights(const ForwardParams& params, void* weights, const Parallel& parallel) {

@@ -200,7 +200,7 @@ void forward_rows(const ForwardParams& p, int64_t b, int64_t key_head, int64_t f
     const HeadState<E> head(p, s, member, row_count);
     // the rows of several heads are not remembered from task to task
     if (p.group > 1 && !shares_rows(p)) *s.made = 0;
-    make_rows(p, b, first_head + member, first_row, row_count, *s.made, head.rows);
+    make_rows<E>(p, b, first_head + member, first_row, row_count, *s.made, head.rows);
     seen.join(keys_seen(p, head.rows, row_count));
     for (int64_t r = 0; r < groups.count * group_lanes<T>; ++r) {
       // the lowest finite number, so that a tile of nothing but -inf makes no NaN

@@ -4,6 +4,7 @@
 #include "backward.h"
 #include "decode.h"
 #include "forward.h"
+#include "largest_keys.h"
 #include "level.h"
 #include "weights.h"
 
@@ -64,6 +65,14 @@ inline void backward(const BackwardParams& p, void* workspace, const Parallel& p
     }
     backward_all<E>(own, workspace, parallel);
   });
+}
+
+inline bool narrowing_pays(const ForwardParams& p) {
+  return with_element(p.scalar_type, [&](auto element) { return narrowing_pays<decltype(element)>(p); });
+}
+
+inline void find_largest_keys(const ForwardParams& p, double* largest, const Parallel& parallel) {
+  with_element(p.scalar_type, [&](auto element) { find_largest_keys<decltype(element)>(p, largest, parallel); });
 }
 
 inline void attention_weights(const ForwardParams& p, void* weights, const Parallel& parallel) {

@@ -11,6 +11,8 @@ struct Level {
   int64_t (*backward_workspace)(const BackwardParams&);
   void (*backward)(const BackwardParams&, void* workspace, const Parallel&);
   void (*attention_weights)(const ForwardParams&, void* weights, const Parallel&);
+  bool (*narrowing_pays)(const ForwardParams&);
+  void (*find_largest_keys)(const ForwardParams&, double* largest, const Parallel&);
   const Level* others = nullptr;  // if not null, this one serves bfloat16 alone and that one the other element types
 };
 

@@ -5,6 +5,7 @@
 #include "../prior.h"
 #include "math.h"
 #include "multiply.h"
+#include "narrow.h"
 #include "pack.h"
 #include "parallel.h"
 #include "prefetch.h"
@@ -35,7 +36,8 @@ GMA_INLINE int64_t all_rows(const ForwardParams& p) {
 
 GMA_INLINE bool shares_rows(const ForwardParams& p) {
   const bool first = p.first.data == nullptr || p.first.head_stride == 0;
-  return first && p.center.head_stride == 0 && p.width.head_stride == 0 && p.visible.head_stride == 0;
+  return !is_narrowed(p) && first && p.center.head_stride == 0 && p.width.head_stride == 0 &&
+         p.visible.head_stride == 0;
 }
 
 GMA_INLINE int32_t visible_of(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
@@ -59,22 +61,24 @@ struct Row {
 };
 
 // a row that sees nothing has visible = 0, and a prior that is never used
-template <class T>
+template <class E, class T = Arithmetic<E>>
 GMA_INLINE Row<T> make_row(const ForwardParams& p, int64_t b, int64_t h, int64_t i) {
-  const int32_t visible = visible_of(p, b, h, i), first = first_of(p, b, h, i);
+  int32_t visible = visible_of(p, b, h, i), first = first_of(p, b, h, i);
   if (visible <= first) return {};
-  return {make_row_prior(*row_of<T>(p.center, b, h, i), *row_of<T>(p.width, b, h, i), visible, first), first, visible};
+  const RowPrior<T> prior = make_row_prior(*row_of<T>(p.center, b, h, i), *row_of<T>(p.width, b, h, i), visible, first);
+  if (is_narrowed(p)) narrow_row<E>(p, b, h, i, prior, first, visible);
+  return {prior, first, visible};
 }
 
 // Makes rows first_row .. first_row + count of a head, unless `rows` holds them already: the heads of a sentence often
 // share their rows. `made` identifies those that `rows` holds, and is 0 before a thread's first task.
-template <class T>
+template <class E>
 GMA_INLINE void make_rows(const ForwardParams& p, int64_t b, int64_t h, int64_t first_row, int64_t count, int64_t& made,
-                          Row<T>* rows) {
+                          Row<Arithmetic<E>>* rows) {
   const int64_t wanted = (shares_rows(p) ? 0 : h) * all_rows(p) + p.row_offset + b * p.rows + first_row + 1;
   if (made == wanted) return;
   made = wanted;
-  for (int64_t r = 0; r < count; ++r) rows[r] = make_row<T>(p, b, h, first_row + r);
+  for (int64_t r = 0; r < count; ++r) rows[r] = make_row<E>(p, b, h, first_row + r);
 }
 
 template <class T>
@@ -102,10 +106,13 @@ struct KeyRange {
   }
 };
 
+// Whether rows may begin behind the first key.
+GMA_INLINE bool is_bounded(const ForwardParams& p) { return p.first.data != nullptr || is_narrowed(p); }
+
 // From the first key that some row sees to the last.
 template <class T>
 GMA_INLINE KeyRange keys_seen(const ForwardParams& p, const Row<T>* rows, int64_t count) {
-  if (p.first.data == nullptr) return {0, largest_visible(rows, count)};
+  if (!is_bounded(p)) return {0, largest_visible(rows, count)};
   KeyRange range{0, 0};
   for (int64_t r = 0; r < count; ++r) range.join({rows[r].first, rows[r].visible});
   return range;
@@ -125,7 +132,7 @@ enum class Mask { none, right, both };
 // see
 template <class T>
 GMA_INLINE Mask mask_of(const ForwardParams& p, const Row<T>* rows, int64_t count, int64_t begin, int64_t width) {
-  if (p.first.data != nullptr && largest_first(rows, count) > begin) return Mask::both;
+  if (is_bounded(p) && largest_first(rows, count) > begin) return Mask::both;
   return smallest_visible(rows, count) - begin < whole_vectors<T>(width) ? Mask::right : Mask::none;
 }
 

@@ -100,7 +100,7 @@ void weights_all(const ForwardParams& p, void* weights, const Parallel& parallel
   for_each_task(parallel, heads * p.rows, operations, measure.used, [&](int64_t task, Arena arena) {
     const int64_t b = task / p.rows / p.heads, h = task / p.rows % p.heads, i = task % p.rows;
     const WeightsScratch<T> s(p, arena);
-    const Row<T> row = make_row<T>(p, b, h, i);
+    const Row<T> row = make_row<E>(p, b, h, i);
     E* to = static_cast<E*>(weights) + task * p.keys;
     if (row.visible > 0) {
       const SoftmaxTotals<T> totals = row_weights<E>(p, b, h, i, row, rows_of<E>(p.key, b, key_head(p, h)), s);
