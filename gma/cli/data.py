@@ -36,8 +36,9 @@ def prepare(
     """Turn raw parallel text into the token files that training reads; the tokenizer is learned on the way."""
     from gma.config import load_arguments
     from gma.corpus.prepare import prepare
+    from gma.training.start import tokenizer_to_use
 
-    settings = load_arguments(arguments or []).config.data
-    folder = output or Path(settings.folder)
-    console.print(prepare(settings, folder, console).table())
+    config = load_arguments(arguments or []).config
+    folder = output or Path(config.data.folder)
+    console.print(prepare(config.data, folder, console, tokenizer_to_use(config)).table())
     say(console, f"prepared corpus: {folder}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gma.cli import completion
 from gma.cli.options import console
 from gma.errors import UserError
 from gma.storage.folders import real
@@ -27,11 +28,11 @@ TEMPLATE = """\
 # `gma config {file}` shows every other key with its default; the recipe `generated` explains all.
 
 [model]
-# {parameters} parameters, as many as so much text is good for{larger}
+# {parameters} parameters, {why}
 {model}
 
 [attention]
-# one model for every latency from 0.5 to 6 source tokens behind the position: choose when translating, by --delta
+# one model for every latency: choose when translating
 {attention}
 
 [data]
@@ -39,11 +40,10 @@ TEMPLATE = """\
 {data_folders}
 # every so many-th pair is for validation, and not trained on
 {held_out}
-# pieces that words are made of, for both languages together: more for more text
 {vocabulary}
 
 [training]
-# an update sees tokens × accumulation; less of either makes an update quicker, and calls for more of them
+{start}# an update sees tokens × accumulation; less of either makes an update quicker, and calls for more of them
 {batches}
 # {passes} times over the text. Fewer are quicker; the best model so far is kept, so too many do no harm
 {updates}
@@ -61,6 +61,13 @@ def init(
     output: Annotated[
         Path | None, typer.Option(help="The recipe.", show_default="named after the text, ending in .toml")
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Start from this model instead of random weights: a folder, de-en, or hf://ORGANISATION/NAME.",
+            autocompletion=completion.models,
+        ),
+    ] = None,
 ) -> None:
     """Write a recipe for two text files, sized for the text and this machine; says how long training will take."""
     stem, languages = _names(source, target)
@@ -69,17 +76,19 @@ def init(
         raise UserError(f"--output is {output}; expected a name that ends in .toml")
     if output.exists():
         raise UserError(f"{output} is there already; delete it, or choose another name by --output")
+    from gma.model import directory
     from gma.model.device import choose_device, multiplies_bfloat16
     from gma.storage import atomic
     from gma.training import sizing
 
+    start = (start_from, directory.load(start_from)) if start_from else None
     with byte_bar(console, "reading") as show:
         text = sizing.read_text(source, target, show)
     say(console, f"{text.pairs:,} pairs, {text.source_words:,} and {text.target_words:,} words; measuring this machine")
     fast_halves = choose_device("auto").type == "cuda" or multiplies_bfloat16()
-    plan = sizing.plan(text, "bfloat16" if fast_halves else "float32")
+    plan = sizing.plan(text, "bfloat16" if fast_halves else "float32", start=start and start[1])
     root, files = _places(source, target)
-    settings = sizing.settings(text, plan, files, root, f"runs/data/{output.stem}", languages)
+    settings = sizing.settings(text, plan, files, root, f"runs/data/{output.stem}", languages, start)
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic.replace_text(output, recipe(output, text, plan, settings))
     larger = f"; a larger one would take {duration(plan.larger.seconds)}" if plan.larger else ""
@@ -102,7 +111,15 @@ def recipe(path: Path, text: "Text", plan: "Plan", settings: "Config") -> str:
         return "\n".join(f"{key} = {toml_value(values[section][key])}" for key in keys)
 
     train = values["data"]["train"]
-    larger = plan.larger
+    if settings.training.start_from:
+        why = "like the model that training starts from"
+        vocabulary = "# words are cut into the pieces of that model"
+        start = f"# the model to start from\n{lines('training', 'start_from')}\n"
+    else:
+        why = f"as many as so much text is good for{_larger(plan)}"
+        vocabulary = f"# pieces of words, for both languages together\n{lines('data', 'vocabulary_size')}"
+        start = ""
+    shown = [key for key in values["attention"] if start or key in ("delta", "width_rule")]
     return TEMPLATE.format(
         name=path.stem,
         file=path,
@@ -114,16 +131,13 @@ def recipe(path: Path, text: "Text", plan: "Plan", settings: "Config") -> str:
         duration=duration(plan.seconds),
         speed=f"{plan.speed:,.0f}",
         parameters=f"{plan.parameters / 1e6:.1f} million",
-        larger=""
-        if larger is None
-        else f"\n# and this machine trains over night; {larger.parameters / 1e6:.0f} million would take about "
-        f"{duration(larger.seconds)}: width = {larger.size.width}, {larger.size.encoder_layers} and "
-        f"{larger.size.decoder_layers} layers",
+        why=why,
         model=lines("model", "preset", *list(plan.size.model)[1:], "dropout"),
-        attention=lines("attention", "delta", "width_rule"),
+        attention=lines("attention", *shown),
         data_folders=lines("data", "folder", "root", "source", "target") + f"\ntrain = {toml_value(train)}",
         held_out=lines("data", "held_out"),
-        vocabulary=lines("data", "vocabulary_size"),
+        vocabulary=vocabulary,
+        start=start,
         batches=lines("training", "tokens", "accumulation"),
         passes=f"{plan.size.passes:g}",
         updates=lines("training", "updates"),
@@ -133,6 +147,17 @@ def recipe(path: Path, text: "Text", plan: "Plan", settings: "Config") -> str:
         else "this processor has no instructions for bfloat16",
         precision=lines("training", "precision"),
         intervals=lines("training", "validate_every", "validate_sentences", "save_every", "log_every"),
+    )
+
+
+def _larger(plan: "Plan") -> str:
+    """What a comment says of a model that this machine is too slow for."""
+    if (larger := plan.larger) is None:
+        return ""
+    return (
+        f"\n# and this machine trains over night; {larger.parameters / 1e6:.0f} million would take about "
+        f"{duration(larger.seconds)}: width = {larger.size.width}, {larger.size.encoder_layers} and "
+        f"{larger.size.decoder_layers} layers"
     )
 
 

@@ -354,6 +354,7 @@ class DataSettings(Settings):
 
 
 class TrainingSettings(Settings):
+    start_from: OptionalText = ""
     tokens: Count = 4096
     accumulation: Count = 8
     updates: CountOrZero = 100_000

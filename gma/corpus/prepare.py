@@ -110,8 +110,10 @@ class Summary:
             yield f"peak memory {self.peak_memory / 2**20:,.0f} MB ({self.memory_before / 2**20:,.0f} MB before)"
 
 
-def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
+def prepare(settings: DataSettings, output: Path, console: Console, tokenizer: Tokenizer | None = None) -> Summary:
     """Prepare the text of `settings` in the folder `output`: complete, or not at all.
+
+    tokenizer: to encode with; None to learn one from the training text.
 
     Everything is written into a folder beside the final names and moved at the end, the manifest last: a corpus without
     one does not open, so a killed run leaves none that is half done.
@@ -124,7 +126,7 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
             shutil.rmtree(leftover, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=output))
         try:
-            summary = _Preparation(settings, partial, console).run()
+            summary = _Preparation(settings, partial, console, tokenizer).run()
             _move(partial, output)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -132,8 +134,9 @@ def prepare(settings: DataSettings, output: Path, console: Console) -> Summary:
 
 
 class _Preparation:
-    def __init__(self, settings: DataSettings, folder: Path, console: Console):
+    def __init__(self, settings: DataSettings, folder: Path, console: Console, tokenizer: Tokenizer | None):
         self.settings = settings
+        self.given = tokenizer
         self.folder = folder
         self.console = console
         self.rules = TextRules(settings.lowercase, settings.unescape, settings.split_punctuation)
@@ -146,7 +149,7 @@ class _Preparation:
             for _ in texts[name].pairs():
                 pass
         start = time.perf_counter()
-        tokenizer = self._tokenizer(texts["train"])
+        tokenizer = self.given or self._tokenizer(texts["train"])
         learned = time.perf_counter()
         splits, seconds = {}, 0.0
         for name, text in texts.items():

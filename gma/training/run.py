@@ -22,6 +22,7 @@ from gma.storage.lock import locked
 from gma.terminal import say
 from gma.training import history
 from gma.training.checkpoint import Checkpoint, CheckpointFolder
+from gma.training.start import starting_model, take_over, tokenizer_to_use
 from gma.training.trainer import CHECKPOINTS, Outcome, State, Trainer
 from gma.training.world import World, join
 
@@ -83,6 +84,11 @@ def train(config: Config, folder: Path, console: Console) -> Outcome:
             checkpoint = None  # frees as much memory as the model and the optimizer take
             if world.is_first:
                 say(console, f"resuming after update {trainer.state.update:,} from {found['path']}")
+        elif start := starting_model(config, corpus.folder):
+            taken, left = take_over(trainer.model, start.model)
+            if world.is_first:
+                rest = f"; {left:,} begin at random" if left else ""
+                say(console, f"starting from {config.training.start_from}: {taken:,} weights{rest}")
         outcome = trainer.train()
         if world.is_first:
             _report(outcome, folder, console)
@@ -101,7 +107,7 @@ def open_corpus(config: Config, world: World, console: Console) -> PreparedCorpu
     folder = Path(config.data.folder)
     if world.is_first and not (folder / MANIFEST).exists():
         say(console, f"preparing the corpus in {folder}")
-        prepare.prepare(config.data, folder, console)
+        prepare.prepare(config.data, folder, console, tokenizer_to_use(config))
     world.wait()
     corpus = PreparedCorpus.open(folder)
     wanted, prepared = config.data.model_dump(mode="json"), corpus.manifest["settings"]

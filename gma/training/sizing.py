@@ -12,6 +12,7 @@ import torch
 from gma.config import Config
 from gma.errors import UserError
 from gma.model.device import choose_device
+from gma.model.directory import Loaded
 from gma.model.transformer import Transformer
 from gma.text.parallel_text import ParallelText
 from gma.text.vocabulary import PAD
@@ -68,11 +69,12 @@ class Size:
     tokens: int
     accumulation: int
     learning_rate: float
+    embeddings: str = "shared"
 
     @property
     def model(self) -> dict[str, Any]:
         names = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")
-        return {"preset": "custom", **{name: getattr(self, name) for name in names}, "embeddings": "shared"}
+        return {"preset": "custom", **{name: getattr(self, name) for name in names}, "embeddings": self.embeddings}
 
 
 # pairs up to which a size is enough → the size, small ones first; each was trained on text of about so many pairs or is
@@ -104,8 +106,20 @@ class Plan:
     larger: "Plan | None" = None
 
 
-def plan(text: Text, precision: str, patience: float = PATIENCE) -> Plan:
-    """The largest size that the text is good for, unless another trains in time here, and the larger does not."""
+def size_of(start: Loaded) -> Size:
+    """Of a model that training starts from: small steps, and few, so that it does not forget what it knows."""
+    model = start.config.model
+    sizes = (model.width, model.feed_forward, model.heads, model.encoder_layers, model.decoder_layers)
+    return Size(*sizes, start.tokenizer.target.size, 4, 1024, 1, 5e-4, model.embeddings)
+
+
+def plan(text: Text, precision: str, patience: float = PATIENCE, start: Loaded | None = None) -> Plan:
+    """The largest size that the text is good for, unless another trains in time here, and the larger does not.
+
+    start: the model that training starts from, whose size is taken.
+    """
+    if start is not None:
+        return _plan(text, size_of(start), precision)
     good = [size for size, below in zip(SIZES.values(), [0, *SIZES]) if text.pairs > below] or [SIZES[min(SIZES)]]
     larger = None
     for size in reversed(good):
@@ -169,8 +183,16 @@ def held_out(pairs: int) -> int:
     return max(2, min(HELD_OUT, pairs), pairs // MOST_VALIDATED)
 
 
-def settings(text: Text, plan: Plan, files: Sequence[str], root: str, folder: str, languages: Sequence[str]) -> Config:
-    """All settings of a plan; source file first."""
+def settings(
+    text: Text,
+    plan: Plan,
+    files: Sequence[str],
+    root: str,
+    folder: str,
+    languages: Sequence[str],
+    start: tuple[str, Loaded] | None = None,
+) -> Config:
+    """All settings of a plan; source file first. start: the model that training starts from, by its name."""
     size, updates = plan.size, plan.updates
     data = {
         "folder": folder,
@@ -198,5 +220,9 @@ def settings(text: Text, plan: Plan, files: Sequence[str], root: str, folder: st
         "log_every": _rounded(min(50, 10 / update_seconds)),
     }
     model = {**size.model, "dropout": 0.1 if text.pairs > 10_000 else 0.2}
-    attention = {"delta": [0.5, 6.0], "width_rule": "predicted"}
+    attention: dict[str, Any] = {"delta": [0.5, 6.0], "width_rule": "predicted"}
+    if start is not None:
+        name, loaded = start
+        training["start_from"] = name
+        attention = loaded.config.values()["attention"]
     return Config.model_validate({"model": model, "attention": attention, "data": data, "training": training})

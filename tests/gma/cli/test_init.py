@@ -1,6 +1,7 @@
 """`gma init`: two text files become a recipe, and the recipe a model."""
 
 import gzip
+import io
 import os
 import re
 import subprocess
@@ -18,7 +19,9 @@ from gma.corpus import generated
 from gma.corpus.prepare import prepare
 from gma.corpus.token_file import PreparedCorpus
 from gma.errors import UserError
+from gma.model import directory
 from gma.training import display, sizing
+from gma.training import run as runs
 from gma.training.sizing import SIZES, Plan, Text
 from tests.support import tiny_run
 
@@ -174,3 +177,17 @@ def test_an_update_of_minutes_is_warned_of(tmp_path, monkeypatch, capsys):
     trainer = tiny_run.trainer(corpus, tmp_path / "run", "training.updates=2", console=Console(width=300))
     trainer.train()
     assert capsys.readouterr().out.count("warning: an update takes about 0:00:0") == 1
+
+
+def test_a_recipe_may_start_from_a_trained_model(texts):
+    arguments = ["mine.de", "mine.en", "--start-from", "de-en"]
+    subprocess.run([sys.executable, "-m", "gma", "init", *arguments], check=True, capture_output=True)
+    config = load("mine.toml", []).config
+    shipped = directory.load("de-en")
+    assert config.training.start_from == "de-en"
+    assert config.attention == shipped.config.attention
+    assert config.model == shipped.config.model.model_copy(update={"dropout": config.model.dropout})
+    console = Console(file=io.StringIO(), width=200)
+    short = ["training.updates=2", "training.warmup_updates=1", "training.validate_sentences=2"]
+    runs.train(load("mine.toml", short).config, texts / "run", console)
+    assert re.search(r"starting from de-en: [\d,]+ weights\n", console.file.getvalue())

@@ -94,14 +94,14 @@ def test_dropout_differs_between_updates_and_micro_batches():
 def test_delta_is_drawn_for_every_update_from_its_range(corpus, tmp_path):
     trainer = tiny_run.trainer(corpus, tmp_path)
     batch = collate(trainer.train_split, [0, 1])
-    drawn = [trainer._delta(trainer._share(update), batch) for update in range(1, 301)]
-    assert drawn == [trainer._delta(trainer._share(update), batch) for update in range(1, 301)]
+    drawn = [trainer._delta(trainer._share(update), batch, update) for update in range(1, 301)]
+    assert drawn == [trainer._delta(trainer._share(update), batch, update) for update in range(1, 301)]
     assert len(set(drawn)) == 300
     assert all(0.5 <= delta <= 3.0 for delta in drawn)
     assert min(drawn) < 0.6
     assert max(drawn) > 2.9
     assert abs(sum(drawn) / 300 - 1.75) < 0.2
-    assert tiny_run.trainer(corpus, tmp_path, "attention.delta=2.0")._delta(0.5, batch) is None
+    assert tiny_run.trainer(corpus, tmp_path, "attention.delta=2.0")._delta(0.5, batch, 1) is None
 
 
 def test_the_loss_falls(finished):
