@@ -80,7 +80,7 @@ def test_it_is_the_default():
     assert StreamingTranslator.load().tokenizer.source.size == StreamingTranslator.load("de-en").tokenizer.source.size
     command = [sys.executable, "-m", "gma", "stream", "--delta", "6"]
     found = subprocess.run(command, input=b"Das wusste ich nicht.\n", stdout=subprocess.PIPE, check=True, timeout=120)
-    assert found.stdout.decode() == "I didn't know. \n"
+    assert found.stdout.decode() == "I didn't know.\n"
 
 
 def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
