@@ -4,9 +4,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 RUN python -m venv /opt/gma
 ENV PATH=/opt/gma/bin:$PATH
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
-RUN pip install --no-cache-dir "setuptools>=77" "pybind11>=2.13" ninja wheel
 COPY . /src
-RUN pip install --no-cache-dir --no-build-isolation "/src[serve]"
+RUN pip install --no-cache-dir "/src[serve]"
 
 FROM python:3.12-slim
 RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/* \

@@ -25,11 +25,11 @@ SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -
 
 setup: $(READY)
 
-# torch first and by itself: the extension is built against the torch that is installed, not one of its own
+# torch first and by itself: the kernels are built against the torch that is installed
 $(READY): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0 "setuptools>=77" "pybind11>=2.13" ninja
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable .
 	@test ! -f gma_kernels/_native_missing.txt || { echo "no native backend:"; cat gma_kernels/_native_missing.txt; }
 	touch $(READY)
 
@@ -52,7 +52,7 @@ demo: setup
 
 SERVE_READY := $(VENV)/.serve-ready
 $(SERVE_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .[serve]
+	$(BIN)/python -m pip install --quiet --editable .[serve]
 	touch $(SERVE_READY)
 
 serve: $(SERVE_READY)
@@ -187,9 +187,9 @@ cuda-check:
 	@test -x $(CUDA_PYTHON) || test $$(df -Pk build | awk 'NR == 2 {print $$4}') -gt 8000000 || \
 		{ echo "cuda-check needs 8 GB of disk in $(CURDIR)/build, and there are less"; exit 1; }
 	test -x $(CUDA_PYTHON) || $(PYTHON) -m venv $(CUDA_VENV)
-	$(CUDA_PYTHON) -m pip install --quiet $(CUDA_TORCH) numpy "setuptools>=77" "pybind11>=2.13" ninja
+	$(CUDA_PYTHON) -m pip install --quiet $(CUDA_TORCH) numpy
 	@begin=$$(date +%s) && \
-		GMA_CUDA=1 $(CUDA_PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . && \
+		GMA_CUDA=1 $(CUDA_PYTHON) -m pip install --quiet --no-deps --force-reinstall . && \
 		echo "built and installed in $$(($$(date +%s) - begin)) s on $$(nproc) cores"
 	$(CUDA_PYTHON) tests/support/cuda_installation.py
 

@@ -31,7 +31,7 @@ if [ "${GMA_DRY:-0}" != 1 ]; then
 fi
 step "Machine" nvidia-smi
 step "Environment" python3 -m venv build/gpu-hour
-step "PyTorch" $python -m pip install --quiet "torch===2.13.0" "setuptools>=77" "pybind11>=2.13" ninja
+step "PyTorch" $python -m pip install --quiet "torch===2.13.0" "setuptools>=77" ninja
 step "GMA with its CUDA kernels" env GMA_CUDA=1 $python -m pip install --quiet --no-build-isolation --editable .
 step "Test tools" $python -m pip install --quiet --requirement tests/requirements.txt
 step "Installation" $python tests/support/cuda_installation.py

@@ -14,7 +14,7 @@ from build_support.cuda_toolkit import Toolkit
 # the kernels need infinities and NaN to behave, so no -ffast-math
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-# the oldest torch whose stable ABI the extension may rely on: 2.10
+# the oldest torch whose stable ABI the library may rely on: 2.10
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # a library of its own, because it relies on all of the torch it is built with; without it the package is only slower
 AUTOGRAD = Path("csrc/torch/autograd.cpp")
@@ -27,7 +27,7 @@ IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVEL_FLAGS = {"avx2": AVX2, "avx512": AVX512} if IS_X86 else {}
 LEVEL_FLAGS |= {f"avx512_{name}": [*AVX512, f"-mavx512{name}"] for name in ("bf16", "vnni") if IS_X86}
 # stays where it is, so that the next build compiles what has changed
-FOLDER = Path("build", f"ninja-{sys.implementation.cache_tag}-{platform.machine()}")
+FOLDER = Path("build", f"ninja-{platform.system()}-{platform.machine()}")
 RULES = f"""builddir = {FOLDER}
 rule compile
   command = $compiler -MD -MF $out.d -c $in -o $out

@@ -10,7 +10,7 @@ from gma_kernels.native import extension
 REASON_FILE = Path(__file__).with_name("_cuda_missing.txt")
 REMEDY = (
     "to have it, reinstall where there is a CUDA toolkit, from the source folder: "
-    "GMA_CUDA=1 pip install --no-build-isolation --force-reinstall --no-deps ."
+    "GMA_CUDA=1 pip install --force-reinstall --no-deps ."
 )
 
 # compute capabilities of Jetson and its like
@@ -32,10 +32,10 @@ def status() -> tuple[str, int, dict[int, str]]:
     except RuntimeError as error:
         return str(error), 0, {}
     unfit = {}
-    for index, (name, *capability) in enumerate(devices):
-        if not fits(tuple(capability), architectures):
-            device = f"cuda:{index} ({name}) has compute capability {capability[0]}.{capability[1]}"
-            unfit[index] = f"{device}, and the extension was built for {architectures}; {_unfit_remedy(*capability)}"
+    for index, (name, major, minor) in enumerate(devices):
+        if not fits((major, minor), architectures):
+            device = f"cuda:{index} ({name}) has compute capability {major}.{minor}"
+            unfit[index] = f"{device}, and the extension was built for {architectures}; {_unfit_remedy(major, minor)}"
     names = ", ".join(name for index, (name, *_) in enumerate(devices) if index not in unfit)
     return f"{names}; built for compute capability {architectures}", len(devices), unfit
 

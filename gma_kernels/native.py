@@ -1,24 +1,27 @@
-"""The native CPU backend: loads the compiled extension, or says why it is missing."""
+"""The native CPU backend: loads the compiled library, or says why it is missing."""
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
-extension: ModuleType | None = None
-try:
-    # importing it registers its kernels, also for exported programs, which do not call our functions
-    extension = importlib.import_module("gma_kernels._C")
-except ImportError as error:
-    failure = error
+from gma_kernels.library import Library
+
+LIBRARY_FILE = Path(__file__).with_name("_kernels.so")
+
+extension: Library | None = None
+failure = "there is no compiled library"
+if LIBRARY_FILE.exists():
+    try:
+        extension = Library(LIBRARY_FILE)
+    except (OSError, AttributeError) as error:  # for another machine, for another version of this package
+        failure = f"it cannot be loaded ({error})"
 
 TORCH_VERSION = torch.__version__.partition("+")[0]
 AUTOGRAD_FILE = Path(__file__).with_name(f"_autograd_torch_{TORCH_VERSION}.so")
 REASON_FILE = Path(__file__).with_name("_native_missing.txt")
 REMEDY = (
     "to have it, reinstall where there is a C++ compiler, from the source folder: "
-    "pip install 'setuptools>=77' 'pybind11>=2.13' && pip install --no-build-isolation --force-reinstall --no-deps ."
+    "pip install --force-reinstall --no-deps ."
 )
 
 
@@ -46,5 +49,5 @@ def status() -> tuple[bool, str]:
             return True, built if has_autograd else built + slower
         except ValueError as error:
             return False, f"{error}; set the environment variable GMA_SIMD to one of these, or unset it"
-    reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else f"it cannot be loaded ({failure})"
+    reason = REASON_FILE.read_text().strip() if REASON_FILE.exists() else failure
     return False, f"{reason}; {REMEDY}"

@@ -5,9 +5,7 @@ threads: not by a bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from gma.decoding.batch import SearchableBatch
@@ -20,7 +18,7 @@ from gma_kernels import engine
 class NativeScores:
     def __init__(
         self,
-        batch: Any,
+        batch: engine.Batch,
         slots: list[int],
         best: list[int],
         needed: list[int],
@@ -32,7 +30,7 @@ class NativeScores:
 
     @property
     def logits(self) -> Tensor:
-        return torch.from_numpy(self._batch.logits())
+        return self._batch.logits(len(self.slots))
 
 
 class NativeBatch(SearchableBatch):
@@ -72,7 +70,7 @@ class NativeBatch(SearchableBatch):
         if not wanted:
             return {}
         slots = sorted(slot for slot, new in tokens.items() if new)
-        return dict(zip(slots, torch.from_numpy(states).split([len(tokens[slot]) for slot in slots])))
+        return dict(zip(slots, states.split([len(tokens[slot]) for slot in slots])))
 
     def advance(self, slots: Iterable[int] | None = None) -> NativeScores | None:
         found = self._batch.advance(self._batch.slots() if slots is None else list(slots))

@@ -28,7 +28,7 @@ POLICY_NUMBERS: dict[type[CrossAttention], int] = {
 }
 PRIOR_NUMBERS = {"gaussian": 0, "laplace": 1, "linear": 2, "none": 3}
 
-_packed: "weakref.WeakKeyDictionary[Transformer, tuple[tuple, Any]]" = weakref.WeakKeyDictionary()
+_packed: "weakref.WeakKeyDictionary[Transformer, tuple[tuple, engine.PackedModel]]" = weakref.WeakKeyDictionary()
 
 
 def hindrance(model: Transformer) -> str | None:
@@ -46,14 +46,14 @@ def hindrance(model: Transformer) -> str | None:
     return None
 
 
-def packed(model: Transformer, weights: str) -> Any:
+def packed(model: Transformer, weights: str) -> engine.PackedModel:
     """The model for the engine, packed again if it has changed since the last time."""
     state = model.state_dict(keep_vars=True)
     signature = (weights, engine.simd_level(), *((t.data_ptr(), t._version) for t in state.values()))
     known = _packed.get(model)
     if known is None or known[0] != signature:
-        arrays = {name: tensor.detach().contiguous().numpy() for name, tensor in state.items()}
-        known = signature, engine.PackedModel(_settings(model), arrays, weights)
+        tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
+        known = signature, engine.PackedModel(_settings(model), tensors, weights)
         _packed[model] = known
     return known[1]
 

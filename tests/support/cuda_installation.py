@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 import gma_kernels
-from gma_kernels import _C
+from gma_kernels.native import extension
 
 ROLES = ("forward", "backward", "weights")
 
@@ -54,7 +54,8 @@ def check_numbers(backend: str, device: str) -> None:
 def check_registration() -> None:
     for role in ROLES:
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"gma_kernels::cuda_{role}", "CUDA"), role
-    architectures = _C.build_facts()["cuda_architectures"]
+    assert extension is not None, "the library is missing"
+    architectures = extension.build_facts()["cuda_architectures"]
     assert architectures, "the extension was built without CUDA"
     print(f"cuda: {', '.join(ROLES)} registered; built for compute capability {architectures}")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from setuptools import Distribution, Extension
+from torch.utils import cpp_extension
 
 import setup
 from build_support import cuda_toolkit, ninja_plan
@@ -175,13 +176,15 @@ def build(monkeypatch, tmp_path):
     """Builds a small tree of sources and returns the functions in the library and the reasons recorded."""
 
     def run():
-        command = setup.BuildNative(Distribution({"name": "gma", "ext_modules": [Extension("gma_kernels._C", [])]}))
+        command = setup.BuildNative(
+            Distribution({"name": "gma", "ext_modules": [Extension("gma_kernels._kernels", [])]})
+        )
         command.build_lib = str(tmp_path / "lib")
         command.ensure_finalized()
         command.run()
         folder = tmp_path / "lib" / "gma_kernels"
         names = set()
-        for library in folder.glob("_C*"):
+        for library in folder.glob(setup.LIBRARY):
             symbols = subprocess.run(["nm", "-C", library], capture_output=True, text=True, check=True).stdout
             names = {line.split()[-1].removesuffix("()") for line in symbols.splitlines() if line.endswith("()")}
         return names, {file.name: file.read_text() for file in folder.glob("*.txt")}
@@ -191,7 +194,8 @@ def build(monkeypatch, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.chdir(tmp_path / "tree")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    found = setup.Torch(torch.__version__, "13.0", [], cpp_extension.library_paths())
+    monkeypatch.setattr(setup, "find_torch", lambda: found)
     return run
 
 
