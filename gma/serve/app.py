@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -166,6 +167,11 @@ def _refused(refused: Refused) -> Response:
     return JSONResponse(json.loads(refused.error.model_dump_json()), status_code=status, headers=headers)
 
 
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn takes a connection that is answered by HTTP for an error; a flood of them must not fill the log."""
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
 class Server(uvicorn.Server):
     """uvicorn, draining before it closes what is open."""
 
@@ -186,6 +192,7 @@ class Server(uvicorn.Server):
             limit_concurrency=None,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
         self._service = service
 
     async def shutdown(self, sockets: list | None = None) -> None:
