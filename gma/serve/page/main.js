@@ -95,17 +95,20 @@ function tellWaiting() {
 
 function tellState({ state, code, message }) {
   showState(state, watched && state === "open" ? "reading along" : STATES[state]);
+  const { connections } = panes[0].talk;
   if (state === "gone") {
     lost = true;
-    notify("The connection broke. What you say is kept until it is back.");
+    const [what, until] = connections ? ["The connection broke", "it is back"] : ["No server answers", "one does"];
+    notify(`${what}. What you say is kept until ${until}.`);
   }
+  if (state === "full") notify("The server has no place left, or is closing. What you say is kept until there is one.");
   const needsToken = state === "refused" && code === "unauthorized";
   if (needsToken) {
     notify(token === null ? "This server asks for a token." : "That token is not the right one.");
   } else if (state === "refused") {
     notify(REFUSED[code] ?? `The server refused: ${message ?? "it gave no reason"}. Begin a new talk.`);
   } else if (state === "open" && lost) {
-    notify("Connected again: nothing was lost.", true);
+    notify(connections > 1 ? "Connected again: nothing was lost." : "Connected.", true);
     lost = false;
   }
   $("token-form").hidden = !needsToken;

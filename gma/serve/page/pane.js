@@ -35,8 +35,9 @@ export class Pane extends EventTarget {
     const why = `why-${name}`;
     this.slider = html("input", { type: "range", id: `latency-${name}`, "aria-label": `Latency of translation ${name}` });
     this.shown = html("output", { for: `latency-${name}`, "aria-live": "off" });
-    this.symbol = html("span", { class: "symbol", "aria-hidden": "true" }, "δ");
-    this.bar = html("div", { class: "bar", hidden: true }, this.symbol, this.slider, this.shown);
+    this.symbol = html("span", { class: "symbol" }, "δ");
+    const named = html("span", { "aria-hidden": "true" }, "Latency ", this.symbol);
+    this.bar = html("div", { class: "bar", hidden: true }, named, this.slider, this.shown);
     this.compare = html("button", { type: "button" }, remove ? "Remove" : "Compare two latencies");
     this.compare.addEventListener("click", () => (remove ? remove(this) : this.emit("compare")));
     if (!watch) this.bar.append(this.compare);
@@ -127,7 +128,7 @@ export class Pane extends EventTarget {
     const scale = scales(this.beside().flatMap((pane) => pane.transcript.newest(WORDS)));
     this.plot.replaceChildren(lagPlot(words, scale));
     this.lag.textContent = summary(words);
-    this.scale.textContent = words.length ? `${scale.furthest} words · ${(scale.slowest / 1000).toFixed(2)} s` : "";
+    this.scale.textContent = words.length ? `top: ${scale.furthest} words · ${(scale.slowest / 1000).toFixed(2)} s` : "";
   }
 
   /** AL and LAAL of every sentence that has ended, and BLEU of those with a reference. */

@@ -7,7 +7,7 @@ import { svg } from "./svg.js";
 import { placeOf } from "./transcript.js";
 
 const WIDEST_COLUMN = 40, NARROWEST_COLUMN = 22, ROW = 28, TOP = 84, RIGHT = 40;
-const MOST_ROWS = 60, LETTERS = 12, LETTER = 8.5, FAINTEST = 0.03;
+const MOST_ROWS = 60, LETTERS = 12, LETTER = 8.5, LEAN = 6, FAINTEST = 0.03;
 
 /** What is drawn of a sentence: an SVG element.
  *
@@ -21,8 +21,10 @@ export function staircase(sentence, { positions, waiting, word = null, room = In
   const ahead = waiting?.kind === "words" ? Math.min(3, waiting.more) : 0;
   const columns = heard.length + ahead, rows = written.length + (waiting ? 1 : 0);
   const left = 20 + LETTER * Math.max(3, ...written.map(({ word: text }) => [...short(text)].length));
-  const column = Math.min(WIDEST_COLUMN, Math.max(NARROWEST_COLUMN, Math.floor((room - left - RIGHT) / columns)));
-  const width = left + columns * column + RIGHT, height = TOP + rows * ROW + 12;
+  // room for the last labels, which lean over the edge
+  const right = Math.max(RIGHT, ...heard.slice(-3).map(({ word: text }) => LEAN * [...short(text)].length));
+  const column = Math.min(WIDEST_COLUMN, Math.max(NARROWEST_COLUMN, Math.floor((room - left - right) / columns)));
+  const width = left + columns * column + right, height = TOP + rows * ROW + 12;
   const across = (place) => left + place * column, down = (row) => TOP + row * ROW;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
   const box = (from, until, row, name) =>

@@ -192,6 +192,7 @@ def test_a_full_server_says_so_and_is_tried_again(visits, full):
         first = visits.open(url)
         second = visits.open(url, ready=False)
         expect(second.locator("#state")).to_contain_text("takes nobody more")
+        expect(second.locator("#notice")).to_contain_text("no place left")
         first.close()
         expect(second.locator("#state")).to_have_text("waiting for you")
     visits.forgive(*NO_SOCKET)
