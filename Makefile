@@ -9,7 +9,7 @@
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
 # make gpu-roofline what the main loops of the CUDA kernels issue, instruction by instruction, and the ceilings that follow
 # make docs       the documentation as a site, in build/docs/site
-# make sanitize   the kernels under sanitizers
+# make sanitize   the kernels under sanitizers; make arm64-check: those for 64-bit ARM, in an emulator
 # make cuda-check the CUDA part with the CUDA build of torch (several GB): built, imported, its error paths; no GPU needed
 # Most set up .venv first; nothing but Python >= 3.10, make and (for the fast CPU kernels) a C++ compiler is needed.
 
@@ -21,7 +21,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize arm64-check cuda-check lint format clean
 
 setup: $(READY)
 
@@ -149,7 +149,9 @@ ifeq ($(origin CXX),default)
 CXX := c++
 endif
 FUZZ := build/fuzz
-FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -ffp-contract=fast -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover
+SANITIZERS := address,undefined
+RUN_BY :=
+FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -ffp-contract=fast -fno-math-errno -fno-trapping-math -fsanitize=$(SANITIZERS) -fno-sanitize-recover
 CASES ?= 400
 SEED ?= 1
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
@@ -162,8 +164,13 @@ build/fuzz/engine/avx512_vnni.o: FUZZ_FLAGS += -mavx2 -mfma -mavx512f -mavx512bw
 endif
 
 sanitize: $(FUZZ)/fuzz $(FUZZ)/fuzz_engine
-	$(FUZZ)/fuzz $(CASES) $(SEED)
-	$(FUZZ)/fuzz_engine $(CASES) $(SEED)
+	$(RUN_BY) $(FUZZ)/fuzz $(CASES) $(SEED)
+	$(RUN_BY) $(FUZZ)/fuzz_engine $(CASES) $(SEED)
+
+# the same for 64-bit ARM, by Debian's cross compiler and QEMU's user mode: packages g++-aarch64-linux-gnu, qemu-user-static
+arm64-check:
+	$(MAKE) sanitize FUZZ=build/arm64 CXX=aarch64-linux-gnu-g++ SANITIZERS=undefined \
+		RUN_BY="qemu-aarch64-static -L /usr/aarch64-linux-gnu"
 
 $(FUZZ)/fuzz: $(patsubst csrc/cpu/%.cpp,$(FUZZ)/%.o,$(wildcard csrc/cpu/*.cpp)) tests/gma_kernels/native/fuzz.cpp
 	$(CXX) $(FUZZ_FLAGS) $^ -pthread -o $@
@@ -202,6 +209,7 @@ lint: test-setup
 	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/zizmor --offline --quiet .github
 
 format: test-setup
 	$(BIN)/ruff check --fix .
