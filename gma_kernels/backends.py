@@ -100,6 +100,9 @@ PROBES: dict[str, Callable[[], BackendStatus]] = {
 NAMES = tuple(PROBES)
 # what `auto` tries on each kind of device, before `reference`
 PREFERENCE = {"cpu": ("native",), "cuda": ("cuda", "triton")}
+# NVIDIA parts whose tensor cores have instructions of their own, wgmma and tcgen05: Triton's compiler makes them, while
+# the CUDA kernels are written in mma.sync, all that other parts have. By what compilers make, not by measured times
+TRITON_FIRST = (9, 10)
 
 
 @functools.cache
@@ -158,9 +161,18 @@ def _serves_dtype(status: BackendStatus, dtype: torch.dtype) -> bool:
     return dtype is not torch.float64 or "float64" in status.dtypes
 
 
+def preference(device: torch.device) -> tuple[str, ...]:
+    """What `auto` tries on this device, the best first."""
+    found = PREFERENCE.get(device.type, ())
+    nvidia = device.type == "cuda" and torch.version.hip is None and torch.cuda.is_available()
+    if nvidia and torch.cuda.get_device_capability(device)[0] in TRITON_FIRST:
+        return tuple(reversed(found))
+    return found
+
+
 @functools.cache
 def _automatic(device: torch.device, dtype: torch.dtype, needed: tuple[str, ...] = ()) -> str:
-    preferred = PREFERENCE.get(device.type, ())
+    preferred = preference(device)
     reasons: list[str] = []
     for name in preferred:
         status = _status(name)

@@ -105,6 +105,22 @@ def test_automatic_choice_equals_the_preferred_backend():
 
 
 @pytest.mark.parametrize(
+    ("capability", "first"),
+    [((8, 0), "cuda"), ((8, 9), "cuda"), ((9, 0), "triton"), ((10, 3), "triton"), ((12, 0), "cuda")],
+)
+def test_auto_takes_triton_where_only_its_kernels_use_the_tensor_cores_own_instructions(monkeypatch, capability, first):
+    """Pretends to have a GPU."""
+    module = importlib.import_module("gma_kernels.backends")
+    pretended = gma_kernels.BackendStatus(True, "pretended", ("cuda",), ("float32",))
+    monkeypatch.setattr(module, "_status", lambda name: pretended)
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.torch.cuda, "get_device_capability", lambda device: capability)
+    assert module._automatic.__wrapped__(torch.device("cuda", 0), torch.float32) == first
+    monkeypatch.setattr(module.torch.version, "hip", "7.0")
+    assert module._automatic.__wrapped__(torch.device("cuda", 0), torch.float32) == "cuda"
+
+
+@pytest.mark.parametrize(
     ("nvcc", "reason", "warns"),
     [
         ("/bin/nvcc", "torch could not be imported at installation", True),
