@@ -51,7 +51,7 @@ def refusals(kind: Kind) -> list[str]:
     found = []
     dtype = DTYPES[kind.dtype]
     problem = example(dtype, kind.head_size, kind.rows, KEYS, kind.dropout_p, kind.prior, kind.features)
-    for name, step in launches(problem, with_logsumexp="logsumexp" in kind.features):
+    for name, step in launches(problem, kind.capability, with_logsumexp="logsumexp" in kind.features):
         try:
             compile_launch(step, name, kind.dtype, kind.head_size, kind.capability)
         except Exception as error:

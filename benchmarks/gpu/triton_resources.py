@@ -3,7 +3,7 @@
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu.occupancy import Resources
-from gma_kernels.triton import launch, tile_sizes
+from gma_kernels.triton import launch
 from gma_kernels.triton.launch import Launch, Problem
+from gma_kernels.triton.tile_sizes import Tile
 
 TARGETS = {
     "8.0": GPUTarget("cuda", 80, 32),
@@ -140,17 +141,20 @@ def example(
 
 
 def launches(
-    problem: Problem, choose=lambda kernel, options: options[0], with_logsumexp: bool = False
+    problem: Problem,
+    capability: str,
+    choose: Callable[[str, tuple[Tile, ...]], Tile] = lambda kernel, options: options[0],
+    with_logsumexp: bool = False,
 ) -> Iterator[tuple[str, Launch]]:
-    """Every kernel on this problem, by name, with the tile that `choose` picks for it. with_logsumexp: which then has a
-    gradient."""
+    """Every kernel on this problem, by name, with the tile that `choose` picks for it of those for a part of TARGETS.
+    with_logsumexp: which then has a gradient."""
+    part = int(capability.split(".")[0]) if TARGETS[capability].backend == "cuda" else 0
     batch, heads, rows, _ = problem.shape
     context = torch.empty_like(problem.query)
     by_row = torch.empty(batch, heads, rows, device="meta")
 
-    def tile(kernel: str) -> tile_sizes.Tile:
-        element = problem.query.element_size()
-        return choose(kernel, tile_sizes.candidates(kernel, problem.columns, element, rows, problem.seed is not None))
+    def tile(kernel: str) -> Tile:
+        return choose(kernel, problem.tiles(kernel, part))
 
     if rows == 1 and problem.seed is None and problem.sentences is None:
         yield from zip(("decode", "join"), launch.decode(problem, context, by_row))
@@ -182,6 +186,6 @@ def rows() -> list[Resources]:
     for dtype, head_size, part in track(KINDS, "compiling", transient=True):
         training = example(DTYPES[dtype], head_size, ROWS, KEYS)
         decoding = example(DTYPES[dtype], head_size, 1, LONG_SOURCE)
-        for name, step in (*launches(training), *launches(decoding)):
+        for name, step in (*launches(training, part), *launches(decoding, part)):
             found.append(compile_launch(step, name, dtype, head_size, part).resources)
     return found

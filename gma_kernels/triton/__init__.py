@@ -149,13 +149,9 @@ def _checked(problem: Problem, **results: Tensor) -> Problem:
 
 def _run(kernel: str, problem: Problem, make: Callable[[tile_sizes.Tile], launch.Launch]) -> None:
     """Prepared once, but when tiles are measured."""
-    rows, dropout = problem.shape[2], problem.seed is not None
-    if problem.sentences:
-        rows //= problem.sentences  # as long as they are in the mean: looking would wait for the GPU
-    options = tile_sizes.candidates(kernel, problem.columns, problem.query.element_size(), rows, dropout)
+    options = problem.tiles(kernel, tile_sizes.part_of(problem.query.device))
     if tile_sizes.measures(options) and make(options[0]).programs:
-        features = (dropout, problem.first is not None, problem.group, problem.sentences is not None)
-        key = (problem.query.device, kernel, problem.columns, problem.query.dtype, tile_sizes.bucket(rows), *features)
+        key = (problem.query.device, kernel, problem.columns, problem.query.dtype, options, *problem.features())
         options = (tile_sizes.fastest(key, options, lambda tile: make(tile).run()),)
     make(options[0]).run()
 

@@ -100,12 +100,13 @@ def _rows_tile(
 ):  # fmt: skip
     """Adds one source tile to the sums over j of ds·k, β·k, ds, and of ds and β times each of the prior's terms."""
     grad_q, mean_key, excess, by_center, mean_center, by_width, mean_width = sums
-    position = tile + tl.arange(0, KEYS)
+    step = tl.arange(0, KEYS)
+    position = tile + step
     read = readable(position, low, limit, WINDOW)
     k = load_tile(key, key_strides, of_keys, key_head, read, limit, HEAD_SIZE, HEAD_BLOCK, WHOLE)
     v = load_tile(value, value_strides, of_keys, key_head, read, limit, VALUE_SIZE, VALUE_BLOCK, WHOLE)
     prior_rows = as_column(prior)
-    logarithm = log_prior(prior_rows, position[None, :], PRIOR)
+    logarithm = log_prior(prior_rows, tile, step[None, :], PRIOR)
     logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + logarithm
     weights = exponential(logits - normaliser[:, None])
     if not WHOLE:
@@ -119,7 +120,7 @@ def _rows_tile(
     mean_key = tl.dot(weights.to(k.dtype), k, mean_key, input_precision="ieee")
     excess += tl.sum(grad_logits, 1)
     if PRIOR != NONE:
-        center_term, width_term = prior_terms(prior_rows, position[None, :], logarithm, PRIOR)
+        center_term, width_term = prior_terms(prior_rows, tile, step[None, :], logarithm, PRIOR)
         by_center += tl.sum(grad_logits * center_term, 1)
         mean_center += tl.sum(weights * center_term, 1)
         by_width += tl.sum(grad_logits * width_term, 1)
@@ -251,20 +252,23 @@ def _keys_tile(
     q = load_tile(query, query_strides, batch, head, read, to_row, HEAD_SIZE, HEAD_BLOCK, False)
     grad = load_tile(grad_context, grad_context_strides, batch, head, read, to_row, VALUE_SIZE, VALUE_BLOCK, False)
     logits = tl.dot(k, tl.trans(q), input_precision="ieee") * scale
-    logits += log_prior(as_row(prior), position[:, None], PRIOR)
+    logits += log_prior(as_row(prior), first_key, tl.arange(0, KEYS)[:, None], PRIOR)
     weights = exponential(logits - normaliser[None, :])
-    grad_weights = _product(v, grad, VALUE_BLOCK)
     if not WHOLE:
         sees = within_sight(position[:, None], begin[None, :], seen[None, :], WINDOW)
         weights = tl.where(sees, weights, 0.0)
-        # keys and values that no row sees may hold anything
-        grad_weights = tl.where(sees, grad_weights, 0.0)
     dropped = weights
     if DROPOUT:
         keep = tl.trans(kept(tl.load(seed), index, row, first_key, drop_below, KEYS))
         dropped = tl.where(keep, weights, 0.0)
-        grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
+    # before the next product: fewer registers hold what is still needed
     grad_v = tl.dot(dropped.to(grad.dtype), grad, grad_v, input_precision="ieee")
+    grad_weights = _product(v, grad, VALUE_BLOCK)
+    if not WHOLE:
+        # keys and values that no row sees may hold anything
+        grad_weights = tl.where(sees, grad_weights, 0.0)
+    if DROPOUT:
+        grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
     grad_logits = weights * (grad_weights - row_sum[None, :])
     grad_k = tl.dot(grad_logits.to(q.dtype), q, grad_k, input_precision="ieee")
     return grad_k, grad_v

@@ -45,11 +45,12 @@ def decode_kernel(
     total = tl.zeros([1], tl.float32)
     sums = tl.zeros([VALUE_BLOCK], tl.float32)
     for tile in range(start, end, KEYS):
-        position = tile + tl.arange(0, KEYS)
+        step = tl.arange(0, KEYS)
+        position = tile + step
         read = readable(position, low, limit, WINDOW)
         k = load_tile(key, key_strides, batch, head, read, limit, HEAD_SIZE, HEAD_BLOCK, False)
         v = load_tile(value, value_strides, batch, head, read, limit, VALUE_SIZE, VALUE_BLOCK, False)
-        logits = tl.sum(q * k.to(tl.float32), 1) * scale + log_prior(prior, position, PRIOR)
+        logits = tl.sum(q * k.to(tl.float32), 1) * scale + log_prior(prior, tile, step, PRIOR)
         logits = tl.where(within_sight(position, low, limit, WINDOW), logits, float("-inf"))
         new = tl.maximum(largest, tl.max(logits, 0))
         finite = tl.where(new == float("-inf"), 0.0, new)

@@ -103,11 +103,12 @@ def tile_logits(
     WHOLE: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Logits of a block of rows over one source tile, −∞ where a row does not see. [R, KEYS]"""
-    position = tile + tl.arange(0, KEYS)
+    step = tl.arange(0, KEYS)
+    position = tile + step
     read = readable(position, low, limit, WINDOW)
     k = load_tile(key, key_strides, of_keys, key_head, read, limit, HEAD_SIZE, HEAD_BLOCK, WHOLE)
     logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    logits += log_prior(as_column(prior), position[None, :], PRIOR)
+    logits += log_prior(as_column(prior), tile, step[None, :], PRIOR)
     if not WHOLE:
         sees = within_sight(position[None, :], begin[:, None], seen[:, None], WINDOW)
         logits = tl.where(sees, logits, float("-inf"))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gma_kernels.contract import LARGEST_HEAD, PRIORS
 from gma_kernels.philox import drop_threshold
+from gma_kernels.triton import tile_sizes
 from gma_kernels.triton.backward import backward_keys_kernel, backward_rows_kernel
 from gma_kernels.triton.decode import decode_group_kernel, decode_kernel, join_kernel
 from gma_kernels.triton.forward import forward_kernel
@@ -175,6 +176,17 @@ class Problem(NamedTuple):
             value_size = self.value.shape[3]
             found |= {"VALUE_SIZE": value_size, "VALUE_BLOCK": padded(value_size)}
         return found
+
+    def tiles(self, kernel: str, part: int) -> tuple[Tile, ...]:
+        """To choose from. Packed sentences count with their mean length: to look would wait for the GPU."""
+        _, _, rows, keys = self.shape
+        count = max(self.sentences or 1, 1)
+        element, dropout = self.query.element_size(), self.seed is not None
+        return tile_sizes.candidates(kernel, self.columns, element, rows // count, keys // count, dropout, part)
+
+    def features(self) -> tuple:
+        """What tells kernels of the same shape apart."""
+        return self.prior, self.seed is not None, self.first is not None, self.group, self.sentences is not None
 
     def blocks(self, heads: int, length: int, block: int) -> int:
         """Programs that have a block of the rows, or the keys, of one head each."""

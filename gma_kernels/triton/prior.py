@@ -88,10 +88,17 @@ def as_row(prior):
 
 
 @triton.jit
-def log_prior(prior, key, PRIOR: tl.constexpr):
-    """Logarithm of the prior of the 0-based positions `key`. `prior` and `key` broadcast together to a tile."""
-    peak, d, width, a = prior
-    t = (key + 1 - peak).to(tl.float32)
+def _from_peak(prior, tile, step):
+    """t of the 0-based positions tile + step. Converted in two parts, of which only one is of rows and columns: the
+    sum is exact below 2²⁴, and a conversion takes four times as long as an addition."""
+    return (tile + 1 - prior[0]).to(tl.float32) + step.to(tl.float32)
+
+
+@triton.jit
+def log_prior(prior, tile, step, PRIOR: tl.constexpr):
+    """Logarithm of the prior of the positions tile + step, from 0. `prior` and `step` broadcast together to a tile."""
+    _, d, width, a = prior
+    t = _from_peak(prior, tile, step)
     if PRIOR == GAUSSIAN:
         return (t * a) * ((t * -0.5 - d) * a)
     elif PRIOR == LAPLACE:
@@ -106,13 +113,13 @@ def log_prior(prior, key, PRIOR: tl.constexpr):
 
 
 @triton.jit
-def prior_terms(prior, key, logarithm, PRIOR: tl.constexpr):
+def prior_terms(prior, tile, step, logarithm, PRIOR: tl.constexpr):
     """What the derivatives by center and by width need of every position; terms constant in j are dropped.
 
     The sums over j of ds_ij times these are multiplied with `prior_factors`. Not for NONE.
     """
-    peak, d, width, a = prior
-    t = (key + 1 - peak).to(tl.float32)
+    _, d, width, a = prior
+    t = _from_peak(prior, tile, step)
     z = t + d
     if PRIOR == LINEAR:
         distance = tl.abs(z)

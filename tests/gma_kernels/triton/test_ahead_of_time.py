@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu import compile_matrix, triton_resources
+from benchmarks.gpu import compile_matrix, triton_resources, triton_roofline
 from benchmarks.gpu.occupancy import PARTS, occupancy
 from benchmarks.gpu.traffic import diagonal, traffic
 from benchmarks.gpu.triton_resources import DTYPES, Compiled, compile_launch, example, launches
@@ -16,7 +16,7 @@ TRAINING = ("forward", "backward_rows", "backward_keys")
 
 
 def compiled(dtype: str, size: int, part: str, rows: int = 256, keys: int = 256, **settings) -> dict[str, Compiled]:
-    steps = launches(example(DTYPES[dtype], size, rows, keys, **settings))
+    steps = launches(example(DTYPES[dtype], size, rows, keys, **settings), part)
     return {name: compile_launch(step, name, dtype, size, part) for name, step in steps}
 
 
@@ -42,12 +42,30 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("part", "dtype", "size", "dropout_p"), KINDS)
-def test_16_bit_training_kernels_use_tensor_cores_and_spill_nothing(part, dtype, size, dropout_p):
+def test_16_bit_training_kernels_use_tensor_cores_and_spill_nothing_in_main_loops(part, dtype, size, dropout_p):
     found = compiled(dtype, size, part, dropout_p=dropout_p)
     assert_fits(found)
     for name in TRAINING:
-        assert found[name].resources.spills_bytes == 0, f"{name} spills {found[name].resources.spills_bytes} bytes"
         assert found[name].tensor_cores, f"{name} has no tensor-core instructions"
+    assert_spills_in_main_loops(example(DTYPES[dtype], size, 256, 256, dropout_p), size, part, 0)
+
+
+def assert_spills_in_main_loops(problem, size: int, part: str, share: float) -> None:
+    """share: of what they issue, at most."""
+    for name, step in launches(problem, part):
+        if name in TRAINING:
+            classes = triton_roofline.measure(name, step, size, part).classes
+            assert classes["spill"] <= share * classes.total(), f"{name} has {classes['spill']} spills in its main loop"
+
+
+def test_main_loops_of_the_oldest_part_issue_no_more_than_they_do():
+    """Of warp instructions for a logit; FlashAttention-2 has 12.6 and 19.0 forward, 25 and 37 backward."""
+    found = triton_roofline.rows()
+    most = {"forward, D = 64": 18.2, "forward, D = 128": 24.0, "backward, D = 64": 60.5, "backward, D = 128": 90.0}
+    assert {name: x.issued for name, x in found.items() if x.issued > most[name]} == {}
+    least = {"forward, D = 64": 0.74, "forward, D = 128": 0.77, "backward, D = 64": 0.545, "backward, D = 128": 0.36}
+    assert {name: x.roofline for name, x in found.items() if x.roofline < least[name]} == {}
+    assert [name for name, x in found.items() if x.spills] == []
 
 
 @pytest.mark.parametrize("kind", compile_matrix.SAMPLE, ids=lambda kind: "-".join(map(str, kind)))
@@ -68,11 +86,10 @@ def test_small_value_heads_can_be_trained(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", range(4))
 @pytest.mark.parametrize("rows", [16, 32, 64])
-def test_short_rows_and_every_prior_spill_nothing(prior, rows):
+def test_short_rows_and_every_prior_spill_next_to_nothing_in_main_loops(prior, rows):
     for size in (64, 128):
-        found = compiled("float16", size, "8.0", rows=rows, prior=prior)
-        assert_fits(found)
-        assert not any(found[name].resources.spills_bytes for name in TRAINING)
+        assert_fits(compiled("float16", size, "8.0", rows=rows, prior=prior))
+        assert_spills_in_main_loops(example(DTYPES["float16"], size, rows, 256, prior=prior), size, "8.0", 0.05)
 
 
 @pytest.mark.slow
@@ -99,7 +116,7 @@ def test_every_tile_that_autotuning_may_try_fits_the_smallest_part(columns):
     for dtype in ("float16", "float32"):
         problem = example(DTYPES[dtype], columns, 256, 256)
         for index in range(3):
-            steps = launches(problem, lambda kernel, options, i=index: options[min(i, len(options) - 1)])
+            steps = launches(problem, "12.0", lambda kernel, options, i=index: options[min(i, len(options) - 1)])
             for name, step in steps:
                 assert_fits({name: compile_launch(step, name, dtype, columns, "12.0")})
 
