@@ -7,7 +7,7 @@
 # make bench      the benchmarks, one table of ratios and a figure
 # make bench-serve many speakers against gma serve: how late its words are; make soak: an hour of them
 # make gpu-report the GPU kernels compiled with no GPU: registers, shared memory, occupancy, memory traffic
-# make gpu-roofline what the main loops of the CUDA kernels issue, instruction by instruction, and the ceilings that follow
+# make gpu-roofline what the main loops of the GPU kernels issue, instruction by instruction, and the ceilings that follow
 # make docs       the documentation as a site, in build/docs/site
 # make sanitize   the kernels under sanitizers; make arm64-check: those for 64-bit ARM, in an emulator
 # make cuda-check the CUDA part with the CUDA build of torch (several GB): built, imported, its error paths; no GPU needed
@@ -142,7 +142,7 @@ gpu-report: test-setup
 
 # writes docs/gpu-roofline.md, too
 gpu-roofline: test-setup
-	$(BIN)/python -m benchmarks.gpu.roofline
+	$(BIN)/python -m benchmarks.gpu.roofline_page
 
 # the torch-free kernels under AddressSanitizer and UndefinedBehaviorSanitizer: random shapes, strides, edge values
 ifeq ($(origin CXX),default)

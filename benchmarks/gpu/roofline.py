@@ -1,7 +1,7 @@
-"""What the main loops of the GPU kernels issue, read from their machine code, and what that allows at best.
+"""What the main loops of the CUDA kernels issue, read from their machine code, and what that allows at best.
 
-python -m benchmarks.gpu.roofline compiles the kernels for compute capability 8.0, prints a table and writes
-docs/gpu-roofline.md. Nothing runs on a GPU: these are ceilings and ratios, not speeds.
+python -m benchmarks.gpu.roofline_page compiles the kernels for compute capability 8.0 and writes docs/gpu-roofline.md.
+Nothing runs on a GPU: these are ceilings and ratios, not speeds.
 
 One way round each main loop is followed: the gaussian prior, no dropout, rows at multiples of 16 bytes, whole tiles.
 Per logit = warp instructions × 32 / logits. A scheduler, a quarter of a multiprocessor, issues one instruction a cycle.
@@ -20,7 +20,6 @@ from benchmarks.gpu.occupancy import PARTS, occupancy
 from benchmarks.gpu.sass import TENSOR, Graph, Instruction, Loop
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "gpu-roofline.md"
 CAPABILITY = "8.0"
 LANES = 32
 # A100: 1,024 multiply-adds of 16 bits a cycle and multiprocessor, so HMMA.16816 with its 2,048 keeps a scheduler's
@@ -292,61 +291,3 @@ def loads_in_flight(way: list[Instruction]) -> int:
             count += 1
             pending |= set(range(registers[0], registers[0] + 4))
     return count
-
-
-PAGE_TEXT = """\
-# A roofline of the CUDA kernels, by their instructions
-
-**Nothing on this page ran on a GPU.** It counts what the compiler made: the instructions of one way round each main
-loop, in float16 for compute capability {capability}, gaussian prior, no dropout, aligned rows, whole tiles.
-`make gpu-roofline` writes it, and tests hold the numbers.
-
-Per logit: warp instructions × 32 / logits. Roofline: tensor cycles of the products that are needed (2 forward, 5
-backward) over the cycles of the busiest part of a scheduler, if all overlaps perfectly; latencies, caches and memory
-are not in it. Speeds are unknown; ratios between kernels counted in the same way mean something.
-
-{table}
-
-FlashAttention-2 with ALiBi, counted in the same way from the same compiler: 6.3 and 4.7 issued for each product forward
-(D = 64 and 128), 25 and 37 for each logit backward, roofline 100%, 100%, 83%, 89%.
-
-Instructions of each kind for one logit:
-
-{classes}
-
-Decoding, D = 64: {decoding.loads_before_use} loads of 16 bytes are on their way before the first is used, and
-{per_4_kib:.0f} instructions are issued for every 4 KiB of keys and values.
-"""
-
-
-def page(found: dict[str, Row], decode: Decoding) -> str:
-    columns = ("kernel", "issued / product", "issued / logit", "tensor cycles / logit", "roofline", "bound by",
-               "registers", "blocks / SM", "spills")  # fmt: skip
-    table = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * 4 + "---|" + "---:|" * 3]
-    for x in found.values():
-        table.append(
-            f"| {x.name} | {x.per_product:.2f} | {x.issued:.1f} | {x.tensor:.0f} | {x.roofline:.0%} | {x.busiest} | "
-            f"{x.registers} | {x.blocks} | {x.spills:.0f} |"
-        )
-    kinds = [kind for kind, _ in sass.CLASSES if any(x.classes.get(kind) for x in found.values())]
-    classes = [f"| kernel | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
-    for x in found.values():
-        classes.append(f"| {x.name} | {' | '.join(f'{x.classes.get(kind, 0):.1f}' for kind in kinds)} |")
-    return PAGE_TEXT.format(
-        capability=CAPABILITY,
-        table="\n".join(table),
-        classes="\n".join(classes),
-        decoding=decode,
-        per_4_kib=decode.issued * 4 / decode.kib,
-    )
-
-
-def main() -> None:
-    text = page(rows(), decoding())
-    print(text)
-    PAGE.write_text(text)
-    print(f"written to {PAGE}")
-
-
-if __name__ == "__main__":
-    main()

@@ -63,9 +63,9 @@ def measure(name: str, step: Launch, head_size: int, capability: str = CAPABILIT
 def rows() -> dict[str, Row]:
     """Forward and backward with D = 64 and 128."""
     found = {}
-    for size in (64, 128):
-        steps = dict(launches(example(DTYPES["float16"], size, LENGTH, LENGTH), CAPABILITY))
-        for title, passes in PASSES.items():
+    for title, passes in PASSES.items():
+        for size in (64, 128):
+            steps = dict(launches(example(DTYPES["float16"], size, LENGTH, LENGTH), CAPABILITY))
             name = f"{title}, D = {size}"
             found[name] = summarise(name, [measure(step, steps[step], size) for step in passes])
     return found
