@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gma.cli import main
+from tests.gma.paper import test_reproduce
 from tests.support import tiny_run
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -74,9 +75,14 @@ def _command(output: str, arguments: list[str]) -> None:
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  it lives as long as the process
-    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  line by line, as Python has it
     sys.argv = ["gma", *arguments]
-    main()
+    try:
+        main()
+    finally:
+        # what nobody has read of it is no error at the end of a program; multiprocessing would make it one
+        with contextlib.suppress(OSError):
+            sys.stderr.close()
 
 
 def _start(output: str, *arguments: str):
@@ -119,12 +125,18 @@ def test_training_saves_and_goes_on_to_the_same_bits(corpus, whole, tmp_path, ou
     tiny_run.assert_same_end(whole, run, UPDATES)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("output", ["terminal", "dead pipe"])
+PLACES = [(output, number) for output in (*OUTPUTS, "file") for number in SIGNALS]
+# the whole matrix takes minutes
+QUICK = [("terminal", signal.SIGINT), ("dead pipe", signal.SIGTERM), ("closed terminal", signal.SIGHUP)]
+MATRIX = [pytest.param(*place, marks=() if place in QUICK else pytest.mark.slow) for place in PLACES]
+SLOW_MATRIX = [pytest.param(*place, marks=() if place == QUICK[1] else pytest.mark.slow) for place in PLACES]
+
+
+@pytest.mark.parametrize(("output", "number"), MATRIX)
 def test_preparing_again_gives_the_same_files(corpus, tmp_path, output, number):
     folder = tmp_path / "corpus"
     arguments = ["prepare", *tiny_run.settings(folder)]
-    process = _start(output, *arguments)
+    process = _start(str(tmp_path / "log") if output == "file" else output, *arguments)
     _wait_until(lambda: any(folder.glob(".partial-*/*")), process)
     os.kill(process.pid, number)
     process.join(timeout=240)
@@ -137,18 +149,64 @@ def test_preparing_again_gives_the_same_files(corpus, tmp_path, output, number):
             assert (folder / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_averaging_again_gives_the_same_model(whole, tmp_path, number):
+@pytest.mark.parametrize(("output", "number"), MATRIX)
+def test_averaging_again_gives_the_same_model(whole, tmp_path, output, number):
     expected, killed = tmp_path / "expected", tmp_path / "killed"
     tiny_run.wait([_start("dead pipe", "average", str(whole), "--last", "2", "--output", str(expected))])
     arguments = ["average", str(whole), "--last", "2", "--output", str(killed)]
-    process = _start("pipe", *arguments)
+    process = _start(str(tmp_path / "log") if output == "file" else output, *arguments)
     _wait_until(killed.exists, process)
     os.kill(process.pid, number)
     process.join(timeout=240)
     tiny_run.wait([_start("closed terminal", *arguments)])
     for path in expected.iterdir():
         assert Path(killed / path.name).read_bytes() == path.read_bytes()
+
+
+def _reproduction(output: str, arguments: list[str]) -> None:
+    """A small one, without figures, which take longer than what they show."""
+    from gma.evaluation import figures
+    from gma.paper import reproduce, systems
+
+    systems.BUDGETS["generated"] = test_reproduce.SMALL
+    figures.save = lambda figure, path: []
+    reproduce.SEGMENTED = 20
+    _command(output, arguments)
+
+
+def _start_reproduction(output: str, folder: Path, overrides: tuple[str, ...]):
+    arguments = ["reproduce", *overrides, "training.log_every=1", "--systems", "gma", "--folder", str(folder)]
+    process = tiny_run._forks.Process(target=_reproduction, args=(output, arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _tables(folder: Path) -> dict[str, bytes]:
+    found = {path.name: path.read_bytes() for path in folder.glob("reproduction-*.csv")}
+    assert len(found) > 1
+    return {name: data for name, data in found.items() if name != test_reproduce.TIMED}
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """What a small reproduction needs, and its tables where nothing disturbs it."""
+    overrides = test_reproduce.make_corpus(tmp_path_factory.mktemp("reproduction"))
+    folder = tmp_path_factory.mktemp("undisturbed")
+    tiny_run.wait([_start_reproduction("dead pipe", folder, overrides)])
+    return overrides, _tables(folder)
+
+
+@pytest.mark.parametrize(("output", "number"), SLOW_MATRIX)
+def test_reproducing_goes_on_to_the_same_tables(reproduced, tmp_path, output, number):
+    overrides, expected = reproduced
+    folder = tmp_path / "reproduction"
+    process = _start_reproduction(str(tmp_path / "log") if output == "file" else output, folder, overrides)
+    _wait_until(lambda: any(folder.rglob("history.jsonl")), process)
+    os.kill(process.pid, number)
+    process.join(timeout=240)
+    assert process.exitcode in (128 + number, -number)
+    tiny_run.wait([_start_reproduction("dead pipe", folder, overrides)])
+    assert _tables(folder) == expected
 
 
 def test_a_hangup_that_nohup_ignores_stays_ignored(corpus, whole, tmp_path):

@@ -47,10 +47,8 @@ SMALL = Budget(
 TIMED = "reproduction-models.csv"
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> tuple[str, ...]:
+def make_corpus(folder: Path) -> tuple[str, ...]:
     """Overrides for a small corpus with gold links, in which everything is quick."""
-    folder = tmp_path_factory.mktemp("corpus")
     overrides = [*TINY, f"data.root={folder}", f"data.folder={folder / 'prepared'}"]
     pairs = generated.generate(260, seed=4)
     for name, part in (("train", pairs[32:]), ("valid", pairs[12:32]), ("test", pairs[:12])):
@@ -60,6 +58,11 @@ def corpus(tmp_path_factory) -> tuple[str, ...]:
     prepare.prepare(config.load("generated", overrides).config.data, prepared, Console(quiet=True))
     (folder / "test.align").rename(prepared / reproduce.LINKS)
     return tuple(overrides)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> tuple[str, ...]:
+    return make_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(autouse=True)
