@@ -1,5 +1,6 @@
 # make demo       watch the German-English model of the package translate while it listens
 # make test       the test suite
+# make test-fast  the part of it for the inner loop: nothing is trained, emulated or compiled
 # make serve      serve that model: live translation for many speakers, at http://127.0.0.1:8000
 # make page-pictures  the pictures of its page, from a real run; needs Chromium
 # make demo-train train a translator on the generated corpus, score it, watch it translate, draw what it does
@@ -21,7 +22,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize arm64-check cuda-check lint format clean
+.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-fast test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize arm64-check cuda-check lint format clean
 
 setup: $(READY)
 
@@ -87,6 +88,13 @@ PARALLEL := -n auto --dist loadfile --benchmark-disable
 
 test: test-setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+
+# the rooms whose tests neither train a model, nor emulate a GPU, nor compile anything
+FAST := $(addprefix tests/gma/,attention config metrics policies storage text) tests/contracts/test_rooms.py \
+	tests/contracts/test_walk.py tests/hostile/test_calls.py tests/hostile/test_disguised_text.py
+
+test-fast: test-setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -k "not compil and not train" $(PARALLEL) $(FAST)
 
 # with SimulEval (the version of the extra), whose pinned requirements nobody else should have to meet
 test-all: test-setup
