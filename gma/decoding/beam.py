@@ -6,7 +6,6 @@ While a source is still arriving a written word stands, and there is nothing to 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -65,7 +64,7 @@ def beam_search(
 
 @torch.no_grad()
 def complete(batch: SearchableBatch, begun: Mapping[int, Hypothesis], width: int) -> dict[int, Hypothesis]:
-    """The best ends of translations that have been begun in some slots, by slot. Their sources have ended.
+    """The best completion of the translation begun in each slot, by slot. Their sources have ended.
 
     The slots stay open, for the caller to close.
     """
@@ -133,7 +132,7 @@ class Beam:
             place, token = divmod(place, vocabulary)
             if total == -math.inf or len(grown) == self._width or (token == EOS and rank >= self._width):
                 continue
-            row, hypothesis = rows[place], _copied(past[place].hypothesis)
+            row, hypothesis = rows[place], past[place].hypothesis.copy()
             hypothesis.step(token, scores.needed[row], scores.positions[row], scores.widths[row])
             if token == EOS:
                 hypothesis.complete = place not in cut_off
@@ -143,7 +142,7 @@ class Beam:
         return self._place(grown if len(self._ended) < self._width else [])
 
     def _cut_off(self, scores: Scores, rows: list[int], past: list["Live"], totals: Tensor) -> set[int]:
-        """Leave those at the length limit nothing but the end; which of them would have gone on."""
+        """Force the end on hypotheses at the length limit; returns those that would have gone on."""
         cut_off = set()
         for place, (row, live) in enumerate(zip(rows, past)):
             furthest = max(live.hypothesis.furthest, scores.needed[row])
@@ -172,13 +171,3 @@ class Beam:
         """Give back all slots but the first."""
         for slot in {*self._spare, *self._live} - {self._origin}:
             self._batch.close(slot)
-
-
-def _copied(hypothesis: Hypothesis) -> Hypothesis:
-    return replace(
-        hypothesis,
-        tokens=hypothesis.tokens.copy(),
-        needed=hypothesis.needed.copy(),
-        positions=hypothesis.positions.copy(),
-        widths=hypothesis.widths.copy(),
-    )

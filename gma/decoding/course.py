@@ -78,7 +78,7 @@ class Course:
         self.widths: tuple[float, ...] = ()
         self.forced = deque(written)
         self.given, self.taken = len(written), 0  # target tokens that were forced at the beginning; all so far
-        self.kept = [Change(0, delta)]  # by target token: with what each has been written
+        self.kept = [Change(0, delta)]  # the latencies of what is written, by target token
         self.planned: list[Change] = []  # by target word
 
     @property

@@ -21,13 +21,13 @@ class EngineError(UserError, ValueError):
 
 
 def open_batch(model: Transformer) -> Batch:
-    """What the model's policy is decoded with."""
+    """The decoding batch for the model's policy."""
     batch = open_searchable_batch(model)
     return batch if model.segmenter is None else UnitBatch(batch, model.segmenter)
 
 
 def open_searchable_batch(model: Transformer) -> SearchableBatch:
-    """One that waits for no meaning units."""
+    """The same without meaning units."""
     if chosen_engine(model) == "native":
         return NativeBatch(model, model.inference.weights)
     return IncrementalBatch(model)

@@ -1,7 +1,7 @@
 """Streams that step together in one batch, and what becomes of them when a step fails."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy, deepcopy
+from copy import copy
 
 from gma.decoding import beam
 from gma.decoding.batch import SearchableBatch
@@ -72,7 +72,7 @@ class Ensemble:
                 self.end(course)
 
     def replay(self, courses: Sequence[Course]) -> None:
-        """Begin courses again in this batch, each as far as it had come; what is written is not decided again."""
+        """Bring courses to where they had come, in this batch: what they have written is forced."""
         for course in courses:
             self.begin(course)
         self.batch.push({_slot(course): course.source for course in courses})
@@ -98,7 +98,7 @@ class Ensemble:
 def recovered(
     model: Transformer, courses: Sequence[Course], suspects: Sequence[Course]
 ) -> tuple[Ensemble, list[Course]]:
-    """The same courses in a batch of their own after a step has failed, and those of them that make it fail again.
+    """After a step has failed: a new ensemble of the courses that can go on, and those that make it fail again.
 
     Args:
         courses: all that were under way.
@@ -134,7 +134,7 @@ def _succeeds(model: Transformer, courses: Sequence[Course]) -> bool:
 
 def _double(course: Course) -> Course:
     double = copy(course)
-    double.hypothesis, double.emissions, double.pieces = deepcopy(course.hypothesis), [], course.pieces.copy()
+    double.hypothesis, double.emissions, double.pieces = course.hypothesis.copy(), [], course.pieces.copy()
     double.forced, double.kept, double.planned = course.forced.copy(), course.kept.copy(), course.planned.copy()
     return double
 

@@ -1,6 +1,6 @@
 """A translation on its way: its tokens, and what each of them has waited for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gma.text.vocabulary import EOS
 
@@ -25,6 +25,17 @@ class Hypothesis:
     seconds: list[float] = field(default_factory=list)  # since the sentence was begun
     furthest: int = 0  # the largest of `needed`
     complete: bool = False  # ended by itself, and not by the limit
+
+    def copy(self) -> "Hypothesis":
+        """One that can go on by itself; what a step has found is shared, as it never changes."""
+        return replace(
+            self,
+            tokens=self.tokens.copy(),
+            needed=self.needed.copy(),
+            positions=self.positions.copy(),
+            widths=self.widths.copy(),
+            seconds=self.seconds.copy(),
+        )
 
     def step(self, token: int, needed: int, positions: list[float], widths: list[float]) -> int:
         """Append the best token; returns it, or EOS if the translation is too long already."""

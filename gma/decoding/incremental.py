@@ -99,7 +99,6 @@ class IncrementalBatch(SearchableBatch):
         return slot
 
     def change_latency(self, slot: int, delta: float | None) -> None:
-        """Keep another latency from the next token on. A token that waits is begun again, in every layer."""
         latency, sentence = self.model.latency(delta), self.sentences[slot]
         sentence.delta = latency
         if sentence.layer == NOWHERE:

@@ -1,4 +1,4 @@
-"""Models as the native decoding engine holds them: weights packed once, and kept as long as the model is as it was."""
+"""Models packed for the native decoding engine: once, and again only when their weights have changed."""
 
 import weakref
 from typing import Any

@@ -291,7 +291,7 @@ class Talk:
         return Portion(words)
 
     def put_back(self, portion: Portion) -> Portion:
-        """A portion without what the model did not need to end the translation, which is heard again as a sentence."""
+        """The portion without the words the model ended its translation before, which are heard again as a sentence."""
         # one word at least, so that every sentence brings the talk forward
         unread = min(self._stream.unread_words, len(self._open) - 1)
         if unread <= 0:

@@ -21,8 +21,8 @@ from gma.text.words import source_word_ends
 
 
 @dataclass
-class Course:
-    """How far a sentence has come, beside what the decoder knows of it."""
+class UnitSentence:
+    """What is read and committed of a sentence, beside what the decoder knows of it."""
 
     threshold: float  # θ
     unread: list[int] = field(default_factory=list)  # source tokens that have arrived after the latest unit
@@ -72,7 +72,7 @@ class UnitBatch(Batch):
     def __init__(self, batch: SearchableBatch, segmenter: Segmenter):
         super().__init__(batch.model)
         self._batch, self._segmenter = batch, segmenter
-        self._courses: dict[int, Course] = {}
+        self._sentences: dict[int, UnitSentence] = {}
 
     @property
     def slots(self) -> list[int]:
@@ -80,16 +80,16 @@ class UnitBatch(Batch):
 
     def open(self, delta: float | None = None) -> int:
         slot = self._batch.open(delta)
-        self._courses[slot] = Course(self.model.latency(delta))
+        self._sentences[slot] = UnitSentence(self.model.latency(delta))
         return slot
 
     def change_latency(self, slot: int, delta: float | None) -> None:
         self._batch.change_latency(slot, delta)
-        self._courses[slot].threshold = self.model.latency(delta)
+        self._sentences[slot].threshold = self.model.latency(delta)
 
     def close(self, slot: int) -> None:
         self._batch.close(slot)
-        del self._courses[slot]
+        del self._sentences[slot]
 
     def reserve(self, slots: int) -> None:
         self._batch.reserve(slots)
@@ -97,19 +97,19 @@ class UnitBatch(Batch):
     def push(self, tokens: Mapping[int, Sequence[int]], *, wanted: bool = False) -> dict[int, Tensor]:
         """Source to be read by `advance`: nothing is computed before."""
         for slot, new in tokens.items():
-            if self._courses[slot].ended:
+            if self._sentences[slot].ended:
                 raise ValueError(f"slot {slot} was given {len(new)} tokens after the end of its source")
         for slot, new in tokens.items():
-            course = self._courses[slot]
-            course.unread.extend(new)
-            course.ended = EOS in new
+            sentence = self._sentences[slot]
+            sentence.unread.extend(new)
+            sentence.ended = EOS in new
         return {}
 
     def advance(self, slots: Iterable[int] | None = None) -> UnitScores | None:
-        slots = sorted(self._courses if slots is None else slots)
+        slots = sorted(self._sentences if slots is None else slots)
         while True:
-            self._read([slot for slot in slots if not self._courses[slot].writing])
-            scores = self._batch.advance([slot for slot in slots if self._courses[slot].writing])
+            self._read([slot for slot in slots if not self._sentences[slot].writing])
+            scores = self._batch.advance([slot for slot in slots if self._sentences[slot].writing])
             if scores is None:
                 return None
             best = scores.best
@@ -125,41 +125,41 @@ class UnitBatch(Batch):
         self._batch.write(slots, tokens)
         for slot, token in zip(slots, tokens):
             if token != EOS:
-                self._courses[slot].committed.append(token)
+                self._sentences[slot].committed.append(token)
 
     def awaited(self, slot: int) -> int:
-        course = self._courses[slot]
-        return self._batch.awaited(slot) if course.writing else course.awaited
+        sentence = self._sentences[slot]
+        return self._batch.awaited(slot) if sentence.writing else sentence.awaited
 
     def _is_last(self, slot: int) -> bool:
         """Whether what is being translated is the whole source."""
-        course = self._courses[slot]
-        return course.ended and not course.unread
+        sentence = self._sentences[slot]
+        return sentence.ended and not sentence.unread
 
     def _read(self, slots: list[int]) -> None:
         """Read to the end of the next unit, or of what has arrived; where a unit ends, writing begins."""
-        unread = {slot: self._courses[slot].unread for slot in slots if self._courses[slot].unread}
+        unread = {slot: self._sentences[slot].unread for slot in slots if self._sentences[slot].unread}
         if not unread:
             return
         begun = {slot: self._batch.arrived(slot) for slot in unread}
         lengths = self._unit_lengths(unread, self._batch.push(unread, wanted=True))
         # read too far: what follows the unit is read again, in the place of the end-of-sentence
         for slot, length in lengths.items():
-            self._courses[slot].unread = unread[slot][length:]
+            self._sentences[slot].unread = unread[slot][length:]
             self._batch.take_back(slot, begun[slot] + length)
         self._batch.push({slot: [EOS] for slot in lengths})
         for slot in unread.keys() - lengths.keys():
-            self._courses[slot].unread = []
+            self._sentences[slot].unread = []
             # one more, at least, before anything can be written
-            self._courses[slot].awaited = self._batch.arrived(slot) + 1
-        self._begin_units([slot for slot in unread if slot in lengths or self._courses[slot].ended])
+            self._sentences[slot].awaited = self._batch.arrived(slot) + 1
+        self._begin_units([slot for slot in unread if slot in lengths or self._sentences[slot].ended])
 
     @torch.no_grad()
     def _unit_lengths(self, unread: Mapping[int, Sequence[int]], states: Mapping[int, Tensor]) -> dict[int, int]:
         """How many of its new tokens, with these states, a unit of each slot takes, for those in which one ends."""
         lengths = {}
         for slot, tokens in unread.items():
-            scores, threshold = self._segmenter(states[slot]).tolist(), self._courses[slot].threshold
+            scores, threshold = self._segmenter(states[slot]).tolist(), self._sentences[slot].threshold
             ends = source_word_ends(tokens, self._segmenter.vocabulary)
             unit = next((end for end in ends if scores[end - 1] >= threshold), None)
             if unit is not None:
@@ -169,11 +169,11 @@ class UnitBatch(Batch):
     def _begin_units(self, slots: list[int]) -> None:
         """Let slots whose source ends here, or seems to, go on from what they have committed."""
         for slot in slots:
-            self._courses[slot].writing = True
-        self._batch.force({slot: [BOS, *self._courses[slot].committed] for slot in slots})
+            self._sentences[slot].writing = True
+        self._batch.force({slot: [BOS, *self._sentences[slot].committed] for slot in slots})
 
     def _end_unit(self, slot: int) -> None:
         """Take back the unit's end-of-sentence and read on."""
-        course, arrived = self._courses[slot], self._batch.arrived(slot) - 1
-        course.writing, course.awaited = False, arrived + 1
+        sentence, arrived = self._sentences[slot], self._batch.arrived(slot) - 1
+        sentence.writing, sentence.awaited = False, arrived + 1
         self._batch.take_back(slot, arrived)

@@ -35,6 +35,6 @@ def choose_device(name: str, *, option: str = "device", process: int = 0) -> tor
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU does; True where torch cannot tell."""
+    """Whether this CPU has instructions for products of bfloat16; True where torch cannot tell."""
     told = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
     return platform.machine().lower() not in ("x86_64", "amd64") or any(ask is None or ask() for ask in told)

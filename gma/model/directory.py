@@ -101,7 +101,7 @@ def load(model: str | Path = DEFAULT, device: str | torch.device = "cpu", infere
     Args:
         model: its folder, the name of one that comes with the package, or `hf://organisation/name@revision`.
         device: 'cpu', 'cuda', 'cuda:N', or 'auto' for a GPU if there is one.
-        inference: how it is decoded with; None for the usual way.
+        inference: how it is decoded; None for the usual way.
     """
     folder = find(model)
     place = choose_device(device) if isinstance(device, str) else device

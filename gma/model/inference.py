@@ -1,4 +1,4 @@
-"""How a loaded model is to be decoded with; nothing of it is kept on disk."""
+"""How a loaded model is decoded; not saved with it."""
 
 from typing import NamedTuple
 

@@ -18,7 +18,7 @@ class LatencyError(UserError, ValueError):
 
 
 class Source(NamedTuple):
-    """The source as rows of the decoder find it."""
+    """The source as the decoder's rows find it."""
 
     lengths: Tensor  # [B], |x|; more than any row can need while the source has not ended
     arrived: Tensor  # [B], the tokens that are there
@@ -45,7 +45,7 @@ class CrossAttention(nn.Module):
         aligned: whether this layer aligns for itself; if not, it is given the first layer's alignment.
         prior: the operator's position prior; 'none' for plain attention.
         queries: how many projections there are of the target: attention's query, and what else the policy needs.
-        memories: the same of the source: attention's key and value, and what else.
+        memories: how many there are of the source: attention's key and value, and what else the policy needs.
         linear: what projects.
 
     Attributes:

@@ -77,8 +77,8 @@ class TransportCrossAttention(CrossAttention):
     @torch.no_grad()
     @uncompiled
     def _stop(self, query: Tensor, source: Source, start: Tensor, first: Tensor, delta: float | Tensor) -> Alignment:
-        """Where the rows stop, if the first one, which is row `first` [B], has to wait for `start` [B] at least; one
-        that has not enough of all that is there wants one token more."""
+        """Where the rows stop. The first is row `first` [B] and waits for `start` [B] tokens at least; a row that has
+        not enough with all that is there asks for one token more."""
         batch, rows = query.shape[:2]
         theta = torch.as_tensor(delta, dtype=torch.float64, device=query.device).expand(batch)[:, None, None]
         received = self.energy(query, source.memory).sigmoid().double().cumsum(dim=2)

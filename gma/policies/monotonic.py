@@ -67,8 +67,8 @@ class MonotonicCrossAttention(CrossAttention):
         return self._stop(query, source, alignment.position[..., 0])
 
     def _stop(self, query: Tensor, source: Source, start: Tensor) -> Alignment:
-        """Where the heads stop, if the first row scans from `start` [B, H]; a head that has seen all that is there
-        wants one token more."""
+        """Where the heads stop if the first row scans from `start` [B, H]; a head that stops nowhere in what is there
+        asks for one token more."""
         energy = self.energy(query, source.memory)
         place = torch.arange(1, energy.shape[3] + 1, device=energy.device)
         nowhere = energy.shape[3] + 1

@@ -11,7 +11,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: _Function) -> _Function:
-    """What `torch.compiler.disable` does; that imports the whole compiler, and would double the time of an import."""
+    """As `torch.compiler.disable`, which imports the whole compiler and would double the time of our import."""
     disabled: list[Any] = []
 
     @functools.wraps(function)
