@@ -22,15 +22,16 @@ from benchmarks.publish.markdown import markdown_table
 from benchmarks.publish.marked_text import replace_marked
 
 ROOT = Path(__file__).parents[2]
-OTHERS = ("literal", "reference", "compiled reference", "SDPA with bias", "plain SDPA")
+OTHERS = ("literal", "reference", "compiled reference", "SDPA with bias", "FlexAttention", "plain SDPA")
 TITLES = {
     "literal": "paper's three steps",
     "reference": "reference",
     "compiled reference": "torch.compile(reference)",
     "SDPA with bias": "SDPA with bias",
+    "FlexAttention": "FlexAttention",
     "plain SDPA": "plain SDPA, no prior",
 }
-COLOURS = ("#1f3b57", "#44749d", "#7fa8c9", "#c6a15b", "#b3b3b3")
+COLOURS = ("#1f3b57", "#44749d", "#7fa8c9", "#c6a15b", "#8a9a5b", "#b3b3b3")
 
 
 def conditions(results: dict) -> str:
@@ -44,13 +45,13 @@ def conditions(results: dict) -> str:
 
 
 def speed_rows(results: dict) -> list[dict]:
-    """One row per case: what native takes, and how many times as long the others take."""
+    """One row per case: what native takes, and how many times as long the others take that can do it."""
     rows = []
     for case in results["benchmarks"]:
         info = case["extra_info"]
         if info["suite"] in ("forward", "forward+backward", "decoding"):
             times = info["milliseconds"]
-            ratios = {name: times[name] / times["native"] for name in OTHERS}
+            ratios = {name: times[name] / times["native"] for name in OTHERS if name in times}
             rows.append({"suite": info["suite"], "size": info["size"], "native ms": times["native"], **ratios})
     return rows
 
@@ -176,13 +177,15 @@ SENTENCES = {
 }
 
 
+def cells(row: dict) -> list[str]:
+    ratios = (f"{row[name]:.1f}×" if name in row else "—" for name in OTHERS)
+    return [row["suite"], row["size"], f"{row['native ms']:.3g}", *ratios]
+
+
 def markdown(rows: list[dict], note: str) -> str:
     head = ["", "size", "native, ms", *(TITLES[name] for name in OTHERS)]
-    cells = [
-        [row["suite"], row["size"], f"{row['native ms']:.3g}", *(f"{row[name]:.1f}×" for name in OTHERS)]
-        for row in rows
-    ]
-    return f"{markdown_table(head, cells, words=2)}\n*Time of each as a multiple of `native`'s. {note}*\n"
+    table = markdown_table(head, [cells(row) for row in rows], words=2)
+    return f"{table}\n*Time of each as a multiple of `native`'s. {note}*\n"
 
 
 def show(rows: list[dict], lines: list[str], note: str) -> None:
@@ -190,8 +193,8 @@ def show(rows: list[dict], lines: list[str], note: str) -> None:
     for column in table.columns[2:]:
         column.justify = "right"
     for row in rows:
-        table.add_row(row["suite"], row["size"], f"{row['native ms']:.3g}", *(f"{row[name]:.1f}×" for name in OTHERS))
-    console = Console(width=130)
+        table.add_row(*cells(row))
+    console = Console(width=150)
     console.print(table)
     console.print(note)
     for line in lines:
@@ -205,8 +208,9 @@ def draw(rows: list[dict], note: str, path: Path) -> None:
         for ax, suite in zip(axes, suites):
             cases = [row for row in rows if row["suite"] == suite]
             for k, (name, colour) in enumerate(zip(OTHERS, COLOURS)):
-                places = [i + (k - 2) * 0.16 for i in range(len(cases))]
-                bars = ax.bar(places, [row[name] for row in cases], 0.15, color=colour, label=TITLES[name])
+                able = [(i, row[name]) for i, row in enumerate(cases) if name in row]
+                places, ratios = [i + (k - 2.5) * 0.14 for i, _ in able], [ratio for _, ratio in able]
+                bars = ax.bar(places, ratios, 0.13, color=colour, label=TITLES[name])
                 ax.bar_label(bars, fmt="%.1f", fontsize=5.5, padding=1)
             ax.axhline(1, color="#d1495b", linewidth=1)
             ax.set_yscale("log")
@@ -242,7 +246,7 @@ def main() -> None:
         return
     figure, table = arguments.results.with_name("benchmark.png"), arguments.results.with_name("benchmark.csv")
     with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
+        writer = csv.DictWriter(file, ("suite", "size", "native ms", *OTHERS))
         writer.writeheader()
         writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     draw(rows, note, figure)
