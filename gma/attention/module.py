@@ -275,22 +275,21 @@ class GaussianMultiheadAttention(nn.MultiheadAttention):
 
     def project_query(self, query: Tensor) -> Tensor:
         """[..., E] → [..., E], all heads side by side"""
-        weights, biases = self._input_projections()
-        return linear(query, weights[0], biases[0])
+        return linear(query, *self._projection(0))
 
     def project_source(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """[..., features] → [..., H_kv · D] each"""
-        weights, biases = self._input_projections()
-        return linear(key, weights[1], biases[1]), linear(value, weights[2], biases[2])
+        return linear(key, *self._projection(1)), linear(value, *self._projection(2))
 
-    def _input_projections(self) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-        """Weights and biases of the projections of query, key and value."""
-        weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+    def _projection(self, which: int) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of query (0), key (1) or value (2)."""
+        of_query, of_source = self.embed_dim, self.num_kv_heads * self.head_dim
+        begin = of_query + (which - 1) * of_source if which else 0
+        size = of_source if which else of_query
+        weight: Tensor = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
         if self.in_proj_weight is not None:
-            weights = self.in_proj_weight.chunk(3)
-        if self.in_proj_bias is None:
-            return weights, (None, None, None)
-        return weights, self.in_proj_bias.split([len(weight) for weight in weights])
+            weight = self.in_proj_weight.narrow(0, begin, size)
+        return weight, None if self.in_proj_bias is None else self.in_proj_bias.narrow(0, begin, size)
 
     def rows_after_batch(self, x: Tensor) -> Tensor:
         """[B, N, E] from whatever layout the module was made for."""

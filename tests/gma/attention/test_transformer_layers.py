@@ -61,9 +61,10 @@ def test_without_prior_a_decoder_layer_computes_what_it_did(training, norm_first
     assert_same(layer(target, memory, **MASKS[masks]), expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "window": 3}], ids=str)
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_decoder_layer_trains_and_its_aligner_learns(norm_first):
-    layer = with_gaussian_attention(decoder_layer(norm_first, dropout=0.1), width_rule="predicted")
+def test_a_decoder_layer_trains_and_its_aligner_learns(norm_first, options):
+    layer = with_gaussian_attention(decoder_layer(norm_first, dropout=0.1), width_rule="predicted", **options)
     target, memory = sentences()
     causal = nn.Transformer.generate_square_subsequent_mask(ROWS)
     output = layer(target, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=PADDING)
@@ -115,11 +116,12 @@ def test_a_decoder_copies_the_layer_and_computes_what_it_did():
     assert_same(ours(target, memory, **masks), plain(target, memory, **masks))
 
 
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 1, "window": 3}], ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_an_encoder_layer_in_eval_does_not_bypass_the_module(norm_first, padded):
+def test_an_encoder_layer_in_eval_does_not_bypass_the_module(norm_first, padded, options):
     plain = nn.TransformerEncoderLayer(EMBED, HEADS, 32, 0.0, batch_first=True, norm_first=norm_first)
-    layer = with_gaussian_attention(plain, "self_attn")
+    layer = with_gaussian_attention(plain, "self_attn", **options)
     _, source = sentences()
     mask = PADDING if padded else None
     expected = layer.train()(source, src_key_padding_mask=mask)
