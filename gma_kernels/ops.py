@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from gma_kernels import vmap
 from gma_kernels.contract import accumulation_dtype
 
 library = torch.library.Library("gma_kernels", "DEF")
@@ -65,12 +66,12 @@ class Derivatives(NamedTuple):
 
     Of the weights (grad_weights, weights, query, key, center, width, visible, first, prior, scale) -> gradients of
     query, key, center and width: they are T×S by nature, so their gradient may be too, and one plain formula serves
-    every backend. Where a backward is None its operator is called, and double backward refused.
+    every backend. plain: the operators themselves, for double backward and forward mode; where it is None both are
+    refused.
     """
 
     weights: Callable
-    backward: Callable | None = None
-    general_backward: Callable | None = None
+    plain: "Operators | None" = None
 
 
 def define(backend: str, derivatives: Derivatives) -> tuple[Operators, Operators]:
@@ -90,6 +91,8 @@ def define(backend: str, derivatives: Derivatives) -> tuple[Operators, Operators
         torch.library.register_fake(f"gma_kernels::{backend}_{role}", fake, lib=library)
     namespace = torch.ops.gma_kernels
     operators = Operators(*(getattr(namespace, f"{backend}_{role}").default for role in Operators._fields))
+    for operator in operators:
+        vmap.register(operator, library)
     return operators, _register_autograd(backend, operators, derivatives)
 
 
@@ -125,14 +128,16 @@ def _fake_weights(query: Tensor, key: Tensor, *_: Any) -> Tensor:
 
 
 def _register_autograd(backend: str, operators: Operators, derivatives: Derivatives) -> Operators:
-    class Attention(torch.autograd.Function):
+    class Attention(Transformable):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            context, logsumexp = _below_autograd(operators.forward, *arguments)
-            ctx.save_for_backward(*arguments[:7], context, logsumexp)
-            ctx.settings = arguments[7:]
-            ctx.mark_non_differentiable(logsumexp)
-            return context, logsumexp
+        def forward(*arguments: Any) -> Any:
+            return _below_autograd(operators.forward, *arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            ctx.save_for_backward(*inputs[:7], *output)
+            ctx.settings = inputs[7:]
+            ctx.mark_non_differentiable(output[1])
 
         @staticmethod
         def backward(ctx: Any, grad_context: Tensor, _: None) -> Any:
@@ -140,14 +145,16 @@ def _register_autograd(backend: str, operators: Operators, derivatives: Derivati
             grads = routes.backward(grad_context, *inputs, context, logsumexp, *ctx.settings)
             return *grads, None, None, None, None, None
 
-    class GeneralAttention(torch.autograd.Function):
+    class GeneralAttention(Transformable):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            context, logsumexp = _below_autograd(operators.general_forward, *arguments)
-            ctx.save_for_backward(*arguments[:10], context, logsumexp)
-            ctx.settings = arguments[10:]
+        def forward(*arguments: Any) -> Any:
+            return _below_autograd(operators.general_forward, *arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            ctx.save_for_backward(*inputs[:10], *output)
+            ctx.settings = inputs[10:]
             ctx.set_materialize_grads(False)
-            return context, logsumexp
 
         @staticmethod
         def backward(ctx: Any, grad_context: Tensor | None, grad_logsumexp: Tensor | None) -> Any:
@@ -157,56 +164,66 @@ def _register_autograd(backend: str, operators: Operators, derivatives: Derivati
             grads = routes.general_backward(grad_context, grad_logsumexp, *inputs, context, logsumexp, *ctx.settings)
             return *grads, *[None] * 8
 
-    class Weights(torch.autograd.Function):
+    class Weights(Transformable):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            return _keep_weights(
-                ctx, _below_autograd(operators.weights, *arguments), *arguments[:5], None, *arguments[5:]
-            )
+        def forward(*arguments: Any) -> Any:
+            return _below_autograd(operators.weights, *arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            ctx.save_for_backward(output, *inputs[:5], None)
+            ctx.settings = inputs[5:]
 
         @staticmethod
         def backward(ctx: Any, grad_weights: Tensor) -> Any:
             grads = derivatives.weights(grad_weights, *ctx.saved_tensors, *ctx.settings)
             return *grads, None, None, None
 
-    class GeneralWeights(torch.autograd.Function):
+    class GeneralWeights(Transformable):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            return _keep_weights(ctx, _below_autograd(operators.general_weights, *arguments), *arguments)
+        def forward(*arguments: Any) -> Any:
+            return _below_autograd(operators.general_weights, *arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            ctx.save_for_backward(output, *inputs[:6])
+            ctx.settings = inputs[6:]
 
         @staticmethod
         def backward(ctx: Any, grad_weights: Tensor) -> Any:
             grads = derivatives.weights(grad_weights, *ctx.saved_tensors, *ctx.settings)
             return *grads, None, None, None, None
 
-    routes = Operators(
-        _route_gradients(operators.forward, Attention.apply),
-        _route_gradients(operators.backward, derivatives.backward or _undifferentiable(backend, operators.backward)),
-        _route_gradients(operators.weights, Weights.apply),
-        _route_gradients(operators.general_forward, GeneralAttention.apply),
-        _route_gradients(
-            operators.general_backward,
-            derivatives.general_backward or _undifferentiable(backend, operators.general_backward),
-        ),
-        _route_gradients(operators.general_weights, GeneralWeights.apply),
+    plain = derivatives.plain
+    differentiable = Operators(
+        Attention.apply,
+        plain.backward if plain else _undifferentiable(backend, operators.backward),
+        Weights.apply,
+        GeneralAttention.apply,
+        plain.general_backward if plain else _undifferentiable(backend, operators.general_backward),
+        GeneralWeights.apply,
     )
+    routes = Operators(*map(_route_gradients, operators, differentiable, plain or differentiable))
     return routes
 
 
-def _keep_weights(ctx: Any, posterior: Tensor, *arguments: Any) -> Tensor:
-    *inputs, prior, scale = arguments
-    ctx.save_for_backward(posterior, *inputs)
-    ctx.settings = (prior, scale)
-    return posterior
+class Transformable(torch.autograd.Function):
+    """One that goes through torch.func: `vmap` of it is made of those of the operators in it."""
+
+    generate_vmap_rule = True
 
 
 def _undifferentiable(backend: str, operator: Callable) -> Callable:
     """A backward operator as autograd calls it where a derivative of its own is wanted, too."""
 
-    class Backward(torch.autograd.Function):
+    class Backward(Transformable):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
+        def forward(*arguments: Any) -> Any:
             return _below_autograd(operator, *arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            pass
 
         @staticmethod
         def backward(ctx: Any, *_: Any) -> Any:
@@ -218,18 +235,25 @@ def _undifferentiable(backend: str, operator: Callable) -> Callable:
     return Backward.apply
 
 
-def _route_gradients(operator: Callable, with_gradients: Callable) -> Callable:
-    """Registers and returns what calls `with_gradients` if a derivative is wanted, and the operator's kernel if not."""
+def _route_gradients(operator: Callable, with_gradients: Callable, in_forward_mode: Callable) -> Callable:
+    """Registers what calls `with_gradients` if a derivative is wanted, and the operator's kernel if not; returns what
+    does the same when it is called by itself, within transforms of torch.func, too."""
 
     def dispatch(*arguments: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            # past autograd these derivatives would vanish silently
+            return in_forward_mode(*arguments)
         if torch.is_grad_enabled():
             for x in arguments:
                 if isinstance(x, Tensor) and x.requires_grad:
                     return with_gradients(*arguments)
-        if forward_ad._current_level >= 0:
-            # forward-mode derivatives: refused there, while past autograd they would vanish silently
-            return with_gradients(*arguments)
         return _below_autograd(operator, *arguments)
 
+    def route(*arguments: Any) -> Any:
+        if torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0:
+            # which of the transforms want gradients only they know
+            return with_gradients(*arguments)
+        return dispatch(*arguments)
+
     library.impl(operator, dispatch, "Autograd")
-    return dispatch
+    return route

@@ -247,7 +247,7 @@ def _posterior(query: Tensor, key: Tensor, rows: Rows, prior: str, scale: float)
     hidden = (position > known.visible[..., None]) | (position <= known.first[..., None])
     logits = logits.masked_fill(hidden, -math.inf)
     posterior = torch.softmax(logits, dim=-1).masked_fill(blind[..., None], 0.0)
-    normaliser = torch.logsumexp(logits.detach(), dim=-1).masked_fill(blind, -math.inf)
+    normaliser = torch.logsumexp(logits, dim=-1).masked_fill(blind, -math.inf)
     return posterior, normaliser
 
 

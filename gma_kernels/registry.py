@@ -7,6 +7,7 @@ the compiled extension, which brings kernels for the schemas defined here.
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
@@ -16,7 +17,9 @@ from gma_kernels.contract import PRIORS, check_offsets, check_values
 
 def operators_of(backend: str) -> ops.Operators:
     """The functions to call. The dispatcher would find the same ones, but its search slows short calls down."""
-    return OPERATORS[backend] if is_compiling() else GRADIENT_ROUTES[backend]
+    if is_compiling():
+        return OPERATORS[backend]
+    return TRANSFORMED_ROUTES[backend] if torch._C._are_functorch_transforms_active() else GRADIENT_ROUTES[backend]
 
 
 def _reference_forward(query: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -144,11 +147,13 @@ REFERENCE_KERNELS = ops.Operators(
 OPERATORS: dict[str, ops.Operators] = {}
 GRADIENT_ROUTES: dict[str, ops.Operators] = {}
 for name, derivatives in {
-    "reference": ops.Derivatives(_weights_backward, _reference_backward, _reference_general_backward),
+    "reference": ops.Derivatives(_weights_backward, REFERENCE_KERNELS),
     **dict.fromkeys(("native", "triton", "cuda"), ops.Derivatives(_weights_backward)),
 }.items():
     OPERATORS[name], GRADIENT_ROUTES[name] = ops.define(name, derivatives)
 
+# inside the transforms of torch.func: autograd in Python, for they do not see through one in C++
+TRANSFORMED_ROUTES = dict(GRADIENT_ROUTES)
 if native.has_autograd:
     # the dispatcher finds these before what is defined in ops
     forward, backward = OPERATORS["native"][:2]

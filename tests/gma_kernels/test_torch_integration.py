@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import gma_kernels
@@ -175,26 +174,3 @@ def test_inference_mode_and_no_grad(backend):
     assert not silent.requires_grad
     assert torch.equal(inside, expected)
     assert torch.equal(silent, expected)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="not in the contract: an operator registered at the Autograd key cannot go through functorch"
-)
-def test_functional_gradient(backend):
-    inputs = simple_inputs(visible=RAGGED)
-
-    def loss(*differentiable):
-        return gma_kernels.gaussian_attention(*differentiable, inputs.visible, backend=backend).sin().sum()
-
-    got = torch.func.grad(loss, argnums=tuple(range(5)))(*inputs[:5])
-    for x, y in zip(got, gradients(Attention(backend=backend), inputs)[1:]):
-        torch.testing.assert_close(x, y)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_forward_mode_is_refused_and_never_silently_zero(backend, enabled):
-    inputs = simple_inputs()
-    with forward_ad.dual_level(), torch.set_grad_enabled(enabled):
-        query = forward_ad.make_dual(inputs.query, torch.ones_like(inputs.query))
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            gma_kernels.gaussian_attention(query, *inputs[1:], backend=backend)
