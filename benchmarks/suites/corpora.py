@@ -14,7 +14,7 @@ from gma.text.rules import TextRules
 from gma.text.vocabulary import EOS, BpeVocabulary
 from gma.text.word_counts import WordCounts
 
-DATA = os.environ.get(config.DATA_VARIABLE, "")
+DATA = os.environ.get(config.loading.DATA_VARIABLE, "")
 
 
 def short_sentences(folder: Path) -> tuple[str, PreparedCorpus]:
@@ -24,6 +24,17 @@ def short_sentences(folder: Path) -> tuple[str, PreparedCorpus]:
     settings = config.load(recipe, [f'data.folder="{folder}"']).config.data
     prepare.prepare(settings, folder, Console(quiet=True))
     return recipe, PreparedCorpus.open(folder)
+
+
+def sentence_lengths(count: int) -> list[int]:
+    """Tokens of sentences as they come: 1.3 for a word of Europarl's valid set if at hand, else of a like spread."""
+    path = Path(DATA or ".") / "europarl-de-en" / "valid.de.gz"
+    generator = random.Random(0)
+    if not path.exists():
+        return [min(150, 1 + round(generator.lognormvariate(3.2, 0.7))) for _ in range(count)]
+    with gzip.open(path, "rt") as file:
+        words = [len(line.split()) for line in file]
+    return [1 + round(1.3 * n) for n in generator.sample(words, count)]
 
 
 def long_sources(vocabulary: int) -> tuple[str, list[list[int]]]:
