@@ -293,6 +293,19 @@ def test_the_status_names_the_interpreter():
     assert "interpreter" in status.reason
 
 
+def test_a_launch_is_prepared_once(monkeypatch):
+    made = []
+    for name in ("forward", "backward_rows", "backward_keys", "weights"):
+        make = getattr(backend.launch, name)
+        monkeypatch.setattr(
+            backend.launch, name, lambda *given, name=name, make=make: made.append(name) or make(*given)
+        )
+    inputs = simple_inputs(dtype=torch.float32)
+    attend_and_differentiate(inputs)
+    gma_kernels.attention_weights(*inputs.without_value(), backend="triton")
+    assert made == ["forward", "backward_rows", "backward_keys", "weights"]
+
+
 def test_autotuning_keeps_the_fastest_tile_of_each_kind(monkeypatch):
     options = (tile_sizes.Tile(16, 16, 4, 1), tile_sizes.Tile(16, 32, 4, 1), tile_sizes.Tile(32, 32, 4, 1))
     monkeypatch.setattr(tile_sizes, "candidates", lambda *_: options)
