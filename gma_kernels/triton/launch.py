@@ -181,8 +181,8 @@ class Problem(NamedTuple):
         """To choose from. Packed sentences count with their mean length: to look would wait for the GPU."""
         _, _, rows, keys = self.shape
         count = max(self.sentences or 1, 1)
-        element, dropout = self.query.element_size(), self.seed is not None
-        return tile_sizes.candidates(kernel, self.columns, element, rows // count, keys // count, dropout, part)
+        sizes = (self.columns, self.query.element_size(), rows // count, keys // count)
+        return tile_sizes.candidates(kernel, *sizes, self.seed is not None, self.first is not None, part)
 
     def features(self) -> tuple:
         """What tells kernels of the same shape apart."""

@@ -63,6 +63,11 @@ ON_PART: dict[tuple[int, str, int, bool], tuple[Tile, ...]] = {
     (12, "backward_keys", 64, True): (Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),
     (12, "backward_keys", 128, True): (Tile(32, 64, 4, 2), Tile(32, 64, 8, 2)),
 }
+# with a left bound: a window's rows see part of every tile, the less of it the wider it is, and all tiles are masked
+WITH_WINDOW: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
+    ("backward_keys", 64, True): (Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)),
+    ("backward_keys", 128, True): (Tile(32, 64, 4, 2), Tile(32, 32, 8, 2)),
+}
 # with dropout, whose generator wants registers, where the above would spill
 WITH_DROPOUT: dict[tuple[str, int, bool], tuple[Tile, ...]] = {
     ("forward", 64, True): (Tile(64, 32, 4, 3), Tile(64, 64, 4, 3)),
@@ -92,12 +97,18 @@ def part_of(device: torch.device) -> int:
 
 
 def candidates(
-    kernel: str, columns: int, element_bytes: int, rows: int, keys: int, dropout: bool, part: int
+    kernel: str, columns: int, element_bytes: int, rows: int, keys: int, dropout: bool, window: bool, part: int
 ) -> tuple[Tile, ...]:
     """Tiles to choose from, the fixed choice first, none with more rows than there are; nor more keys, where they are
     what programs share. columns: see `padded`. part: see `part_of`."""
     key = (kernel, max(columns, 64), element_bytes == 2)
-    found = WITH_DROPOUT.get(key, CHOICES[key]) if dropout else ON_PART.get((part, *key), CHOICES[key])
+    found = CHOICES[key]
+    if dropout:
+        found = WITH_DROPOUT.get(key, found)
+    elif window and key in WITH_WINDOW:
+        found = WITH_WINDOW[key]
+    else:
+        found = ON_PART.get((part, *key), found)
     most = bucket(keys) if kernel == "backward_keys" else LARGEST_BUCKET
     return tuple(
         dict.fromkeys(tile._replace(rows=min(tile.rows, bucket(rows)), keys=min(tile.keys, most)) for tile in found)

@@ -50,6 +50,12 @@ def test_16_bit_training_kernels_use_tensor_cores_and_spill_nothing_in_main_loop
     assert_spills_in_main_loops(example(DTYPES[dtype], size, 256, 256, dropout_p), size, part, 0)
 
 
+@pytest.mark.parametrize("size", [64, pytest.param(128, marks=pytest.mark.slow)])
+def test_a_window_spills_next_to_nothing(size):
+    windowed = example(DTYPES["float16"], size, 256, 256, features=("first",))
+    assert_spills_in_main_loops(windowed, size, "8.0", 0.01)
+
+
 def assert_spills_in_main_loops(problem, size: int, part: str, share: float) -> None:
     """share: of what they issue, at most."""
     for name, step in launches(problem, part):
