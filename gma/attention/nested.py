@@ -7,11 +7,14 @@ import torch
 import gma_kernels
 from gma.attention.arguments import check_is_tensor
 from gma.attention.packing import NestedTensor, Packing
+from gma.attention.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from gma.attention.module import GaussianMultiheadAttention
 
 
+# torch cannot compile sums over sentences whose lengths are data
+@uncompiled
 def attend_nested(
     attention: "GaussianMultiheadAttention", query: NestedTensor, key: NestedTensor, value: NestedTensor
 ) -> NestedTensor:

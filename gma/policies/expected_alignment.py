@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from gma.policies.uncompiled import uncompiled
+from gma.attention.uncompiled import uncompiled
 
 
 @uncompiled

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from gma.attention.alignment import Alignment, within_source, without_prior
 from gma.attention.memory import Projections
+from gma.attention.uncompiled import uncompiled
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, LatencyError, Source
-from gma.policies.uncompiled import uncompiled
 from gma_kernels.contract import accumulation_dtype, full_precision
 
 # share of the training sentences that wait by the policy itself; the others wait as Wait-k does, with small k half of

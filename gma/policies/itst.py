@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from gma.attention.alignment import Alignment, within_source, without_prior
 from gma.attention.memory import Memory, Projections
+from gma.attention.uncompiled import uncompiled
 from gma.config.settings import AttentionSettings
 from gma.policies.base import CrossAttention, LatencyError, Look, Source
-from gma.policies.uncompiled import uncompiled
 from gma_kernels.contract import accumulation_dtype, full_precision
 
 # source tokens beside the diagonal that cost nothing

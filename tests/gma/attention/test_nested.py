@@ -113,6 +113,13 @@ def test_the_output_can_be_added_to_the_query():
     assert value
 
 
+def test_a_compiled_module_takes_them_and_leaves_that_part_alone():
+    module, parts = module_and_parts(num_kv_heads=2, window=1)
+    compiled = torch.compile(module, backend="aot_eager")
+    found, expected = (gradients(module, parts, of_nested(way)) for way in (compiled, module))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_a_nan_of_one_sentence_stays_in_it():
     module, (query, key, _) = module_and_parts(backend="reference", positions="absolute")
     memory = nested(key)
