@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gma_kernels
+from tests.support.feature_cases import FeatureCase, feature_failures
 from tests.support.numerics import GRADIENTS, Case, Inputs, simple_inputs
 from tests.support.random_cases import failures
 
@@ -38,6 +39,16 @@ def test_forward_gradients_and_weights_of_random_cases(backend):
         case = Case.draw(seed, DTYPES[seed % 3])
         size = SIZES[seed // 3 % 3]
         found += failures(dataclasses.replace(case, scale=None, size=size, value_size=size), backend, on_gpu)
+    assert not found, "\n".join(found)
+
+
+def test_random_cases_of_what_goes_beyond_the_plain_call(backend):
+    found = []
+    for seed in range(CASES):
+        drawn = FeatureCase.draw(seed, dtype=DTYPES[seed % 3])
+        size = SIZES[seed // 3 % 3]
+        case = dataclasses.replace(drawn.case, scale=None, size=size, value_size=size)
+        found += feature_failures(dataclasses.replace(drawn, case=case), backend, on_gpu)
     assert not found, "\n".join(found)
 
 

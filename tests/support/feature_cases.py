@@ -4,6 +4,7 @@ logsumexp with its gradient, alone and together."""
 import dataclasses
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -168,19 +169,25 @@ def packed(case: FeatureCase) -> Packed:
     return Packed(inputs, *rest, (ends[:, 0].contiguous(), ends[:, 1].contiguous()))
 
 
-def run_features(case: FeatureCase, backend: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Every result of the case on a backend, from inputs rounded to the case's dtype and then computed in `dtype`."""
+def run_features(
+    case: FeatureCase, backend: str, dtype: torch.dtype | None = None, place: Callable[[Tensor], Tensor] = lambda x: x
+) -> dict[str, Tensor]:
+    """Every result of the case on a backend, from inputs rounded to the case's dtype and then computed in `dtype`.
+    place: moves what goes in to the backend's device."""
     dtype = dtype or case.dtype
     settings = {**case.case.settings(), **case.case.dropout(), "backend": backend}
     asks = "logsumexp" in case.features
-    offsets: tuple[Tensor, ...] = ()
+    offsets: Sequence[Tensor] = ()
     function = gma_kernels.gaussian_attention
     if case.packed:
         inputs, first, grad, grad_logsumexp, offsets = packed(case)
         function = gma_kernels.gaussian_attention_packed
     else:
         ((inputs, first, grad, grad_logsumexp),) = case.sentences()
-    leaves = (inputs if dtype == case.dtype else inputs.to(dtype)).leaves()
+    first, grad, grad_logsumexp, *offsets = (
+        None if x is None else place(x) for x in (first, grad, grad_logsumexp, *offsets)
+    )
+    leaves = Inputs(*map(place, inputs if dtype == case.dtype else inputs.to(dtype))).leaves()
     found = function(*leaves, *offsets, first=first, return_logsumexp=asks, **settings)
     outputs, grads = (found, (grad.to(dtype), grad_logsumexp)) if asks else ((found,), (grad.to(dtype),))
     results = {"context": outputs[0].detach()}
@@ -194,7 +201,7 @@ def run_features(case: FeatureCase, backend: str, dtype: torch.dtype | None = No
             *leaves.without_value(), first=first, **case.case.settings(), backend=backend
         )
         results["weights"] = weights.detach()
-    return results
+    return {name: x.cpu() for name, x in results.items()}
 
 
 def run_general_yardstick(case: FeatureCase, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -228,14 +235,14 @@ def finite(logsumexp: Tensor) -> Tensor:
     return logsumexp.masked_fill(logsumexp == -math.inf, -math.pi)
 
 
-def feature_failures(case: FeatureCase, backend: str) -> list[str]:
-    """A line for every result that is out of tolerance, or for the exception."""
+def feature_failures(case: FeatureCase, backend: str, place: Callable[[Tensor], Tensor] = lambda x: x) -> list[str]:
+    """A line for every result that is out of tolerance, or for the exception. place: see `run_features`."""
     try:
         # the oracle itself is held against plain formulas and autograd
         oracle = backend == "reference"
         exact = run_general_yardstick(case, torch.float64) if oracle else run_features(case, "reference", torch.float64)
         plain = run_general_yardstick(case)
-        got = run_features(case, backend)
+        got = run_features(case, backend, place=place)
     except Exception as exception:
         return [f"{type(exception).__name__}: {exception} in {case}"]
     found = []
