@@ -7,7 +7,9 @@ import time
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows has none
+HANGUP = getattr(signal, "SIGHUP", None)
+SIGNALS = (signal.SIGINT, signal.SIGTERM) if HANGUP is None else (signal.SIGINT, signal.SIGTERM, HANGUP)
 MESSAGE = b"\ngma: stopping after this update, then saving; press Ctrl-C again to stop now and lose unsaved updates\n"
 # torchrun passes on a signal that the terminal has already sent to us: that is not a second one
 ECHO_SECONDS = 2.0
@@ -24,7 +26,7 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         for number in SIGNALS:
             # under nohup the end of the terminal is ignored
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._note)
         return self
 

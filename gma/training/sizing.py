@@ -52,7 +52,14 @@ def read_text(source: Path, target: Path, progress: Callable[[int, int], object]
         raise UserError(
             f"{source} and {target} have {pairs} pairs of lines; expected 2 or more, thousands to be of use"
         )
-    return Text(pairs, source_words, target_words)
+    counted = Text(pairs, source_words, target_words)
+    longest = Config().data.max_length
+    if counted.words_a_side > longest:
+        raise UserError(
+            f"{source} and {target} have {counted.words_a_side:,.0f} words a line; expected a sentence, of at most "
+            f"{longest} tokens: cut the text into sentences first"
+        )
+    return counted
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def place(tmp_path, monkeypatch):
         Path(name).write_bytes(content)
     Path("mac.de").write_bytes(b"a\rb\r")
     Path("cut.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    for name in ("book.de", "book.en"):
+        Path(name).write_text("word " * 20_000 + "\nword\n")
     Path("folder").mkdir()
     Path("loop").symlink_to("loop")
     return tmp_path
@@ -97,6 +99,7 @@ REFUSED = [
     "init a.de latin.de",
     "init a.de mac.de",
     "init cut.gz a.en",
+    "init book.de book.en",
     "init a.de a.en --output folder",
     "init a.de a.en --output text.txt",
     "prepare ./a.de",

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -207,6 +208,14 @@ def test_reproducing_goes_on_to_the_same_tables(reproduced, tmp_path, output, nu
     assert process.exitcode in (128 + number, -number)
     tiny_run.wait([_start_reproduction("dead pipe", folder, overrides)])
     assert _tables(folder) == expected
+
+
+def test_what_windows_has_not_is_not_needed():
+    """Neither by the commands, as long as no key is asked for, nor by training and preparing."""
+    missing = "for name in ('fcntl', 'termios', 'tty', 'pty', 'resource'): sys.modules[name] = None"
+    code = f"import signal, sys\ndel signal.SIGHUP\nimport filelock, rich, sacrebleu, torch, typer\n{missing}\n"
+    code += "import gma.cli.app, gma.training.run, gma.corpus.prepare, gma.decoding.translate, gma.paper.reproduce\n"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
 
 
 def test_a_hangup_that_nohup_ignores_stays_ignored(corpus, whole, tmp_path):

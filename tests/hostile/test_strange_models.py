@@ -22,6 +22,7 @@ from gma.storage import tensor_file
 from gma.storage.digest import fingerprint
 from gma.storage.fetch import _Part
 from gma.text.tokenizer import Tokenizer
+from gma.training.average import average
 from tests.support import tiny_model, tiny_run
 
 VALUES = ("-1", "0", "1e400", "nan", "inf", "'x'", "[]", "{}", "true", "99999999999", "1979-05-27", "[[1]]", "''")
@@ -191,6 +192,37 @@ def test_a_file_of_a_corpus_that_is_none(corpus, tmp_path, name, kind):
         (folder / "corpus.json").write_text(json.dumps(manifest))
         with pytest.raises(UserError, match=name):
             PreparedCorpus.open(folder)
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory):
+    run = tmp_path_factory.mktemp("run")
+    tiny_run.train(corpus, run, "training.updates=10")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("state", "does not say how far"), ("tensor", "lacks"), ("shape", "expected"), ("width", "config describes")],
+)
+def test_checkpoints_of_a_strange_run_are_not_averaged(run, tmp_path, what, message):
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    newest = max((folder / "checkpoints").iterdir())
+    tensors, record = tensor_file.read(newest)
+    name = sorted(name for name in tensors if name.startswith("model."))[0]
+    if what == "state":
+        record["state"] = [7]
+    elif what == "tensor":
+        del tensors[name]
+    elif what == "shape":
+        tensors[name] = tensors[name].flatten()[:-1].clone()
+    else:
+        config = folder / "config.toml"
+        config.write_text(config.read_text().replace("feed_forward = 32", "feed_forward = 131072"))
+    tensor_file.write(newest, tensors, record)
+    with pytest.raises(UserError, match=message):
+        average(folder, 2, tmp_path / "output")
+    assert not (tmp_path / "output").exists()
 
 
 LOGGED = {"index": 0, "prediction": "a b", "delays": [1, 2], "reference": "a b", "source_length": 2}
