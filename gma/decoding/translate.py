@@ -139,7 +139,9 @@ def _check_beam(loaded: Loaded, beam: int, delta: float | None) -> None:
     if beam == 1 or policy.waits_for_all(delta):
         return
     latency = f"at {policy.latency_symbol} = {delta:g} " if policy.latency_symbol else ""
-    whole = f", or {policy.latency_symbol} = inf to wait for the whole source" if policy.can_wait_for_all else ""
+    whole = ""
+    if policy.latency_of_all is not None:
+        whole = f", or {policy.latency_symbol} = {policy.latency_of_all:g} to wait for the whole source"
     raise UserError(
         f"beam is {beam}, but {latency}this model writes while the source is still arriving, and a written word "
         f"stands: there is nothing to search. Use beam 1{whole}"

@@ -102,7 +102,7 @@ class Transformer(nn.Module):
         states = self.encoder(source, source_lengths)
         passes = self.decoder(target_input, states, source_lengths, delta)
         output = self._output(passes, source_lengths, target_input)
-        if self.training and self.policy.hindsight is not None:
+        if self.training and self.policy.learns_from_hindsight:
             loss = self._hindsight_loss(states, source_lengths, target_input, passes[0], output.logits)
             output = output._replace(auxiliary=loss)
         return output
@@ -143,7 +143,7 @@ class Transformer(nn.Module):
         few = torch.randperm(sentences, device=states.device)[: math.ceil(sentences * HINDSIGHT_SHARE)]
         with torch.no_grad():
             self.decoder.eval()
-            passes = self.decoder(target_input[few], states[few], source_lengths[few], self.policy.hindsight)
+            passes = self.decoder(target_input[few], states[few], source_lengths[few], self.policy.latency_of_all)
             self.decoder.train()
             hindsight = self.project(passes[-1].hidden)
         loss = self.decoder.layers[0].cross_attention.hindsight_loss(

@@ -54,11 +54,11 @@ class CrossAttention(nn.Module):
         latency_symbol: what can be chosen when translating, as `delta`; None for a policy with nothing to choose.
         usual_latencies: those of a curve.
         has_positions: rows have an aligned position that means something to people.
-        can_wait_for_all: some latency lets every row wait for the whole source.
+        latency_of_all: the latency at which every row waits for the whole source; None if there is none.
         can_be_forced: one masked pass gives what a given translation would have waited for.
         latency_of_rows: `align` takes a latency for every row, [B, T], too.
-        hindsight: the latency at which every row sees the whole source, for a policy that learns from how the scores
-            would change with it (`hindsight_loss`); None for others.
+        learns_from_hindsight: how the scores would change with the whole source is told to it in training, by
+            `hindsight_loss`.
         can_be_segmented: it translates whatever it is given as a whole, so that meaning units can be put on top of it.
     """
 
@@ -67,11 +67,11 @@ class CrossAttention(nn.Module):
     latency_symbol: ClassVar[str | None] = None
     usual_latencies: ClassVar[tuple[float, ...]] = ()
     has_positions: ClassVar[bool] = False
-    can_wait_for_all: ClassVar[bool] = True
+    latency_of_all: ClassVar[float | None] = math.inf
     can_be_forced: ClassVar[bool] = True
     latency_of_rows: ClassVar[bool] = False
     can_be_segmented: ClassVar[bool] = False
-    hindsight: ClassVar[float | None] = None
+    learns_from_hindsight: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class CrossAttention(nn.Module):
     @classmethod
     def waits_for_all(cls, delta: float) -> bool:
         """Whether every row waits for the whole source at this latency."""
-        return cls.can_wait_for_all and (cls.latency_symbol is None or delta == math.inf)
+        return cls.latency_of_all is not None and (cls.latency_symbol is None or delta == cls.latency_of_all)
 
     @classmethod
     def shares_layers(cls, settings: AttentionSettings) -> bool:
@@ -158,7 +158,7 @@ class CrossAttention(nn.Module):
     def hindsight_loss(
         self, query: Tensor, memory: Projections, alignment: Alignment, scores: Tensor, hindsight: Tensor, real: Tensor
     ) -> Tensor:
-        """What a policy with `hindsight` adds to the loss in training, summed.
+        """What a policy that learns from hindsight adds to the loss in training, summed.
 
         Args:
             query: of the first layer, for some of the sentences; so for memory and alignment.

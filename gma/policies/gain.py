@@ -37,7 +37,8 @@ class GainCrossAttention(CrossAttention):
     summary: ClassVar = "wait while more source would tell more than θ nats about the next token"
     latency_symbol: ClassVar = "θ"
     usual_latencies: ClassVar = (1.0, 0.5, 0.2, 0.1, 0.05)
-    hindsight: ClassVar = 0.0
+    latency_of_all: ClassVar = 0.0
+    learns_from_hindsight: ClassVar = True
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         if aligned:
@@ -54,10 +55,6 @@ class GainCrossAttention(CrossAttention):
         if not 0.0 <= theta < math.inf:
             raise LatencyError(f"θ is {theta:g}; expected a finite number of nats, 0 or more, where 0 waits for all")
         return theta
-
-    @classmethod
-    def waits_for_all(cls, delta: float) -> bool:
-        return delta == 0.0
 
     @classmethod
     def shares_layers(cls, settings: AttentionSettings) -> bool:

@@ -27,7 +27,7 @@ class MeaningUnits(OfflineCrossAttention):
     summary: ClassVar = "MU: wait until a meaning unit ends, by a classifier's score of θ; made by `gma segment`"
     latency_symbol: ClassVar = "θ"
     usual_latencies: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
-    can_wait_for_all: ClassVar = False
+    latency_of_all: ClassVar = None
     can_be_forced: ClassVar = False
     can_be_segmented: ClassVar = False
 

@@ -32,7 +32,7 @@ class MonotonicCrossAttention(CrossAttention):
 
     name: ClassVar = "monotonic"
     summary: ClassVar = "MMA: each head reads until it stops; wait for all"
-    can_wait_for_all: ClassVar = False
+    latency_of_all: ClassVar = None
 
     def __init__(self, width: int, heads: int, dropout: float, settings: AttentionSettings, aligned: bool = True):
         hard = settings.monotonic == "hard"

@@ -92,6 +92,21 @@ def test_a_beam_that_makes_no_sense(loaded, delta, beam, message):
         translate(loaded, ["ab"], delta=delta, beam=beam)
 
 
+@pytest.mark.parametrize(
+    ("attention", "advice"),
+    [
+        ({"policy": "wait_k", "delta": 3.0}, "or k = inf to wait"),
+        ({"policy": "gain", "delta": 0.2}, "or θ = 0 to wait"),
+        ({"policy": "itst", "delta": 0.5}, "or θ = inf to wait"),
+        ({"policy": "monotonic"}, "Use beam 1$"),
+    ],
+)
+def test_who_asks_for_a_beam_too_early_is_told_the_latency_at_which_it_can_be_had(attention, advice):
+    model = small_loaded(small_model(0, **attention), **attention)
+    with pytest.raises(UserError, match=advice):
+        translate(model, ["ab"], beam=2)
+
+
 def test_a_beam_where_the_whole_source_is_awaited(loaded, texts):
     for translation, text in zip(translate(loaded, texts[:3], delta=math.inf, beam=3), texts):
         assert set(translation.delays) <= {len(text.split())}
