@@ -148,6 +148,19 @@ def test_installing_without_a_compiler(tmp_path):
     assert "no C++ compiler was found" in native_reason(unpacked)
 
 
+def test_installing_with_no_torch_and_no_care(tmp_path):
+    """An isolated build downloads no torch, makes a wheel for every machine, and says what to install first."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT)
+    wheel = next(tmp_path.glob("*.whl"))
+    assert wheel.name.endswith("-py3-none-any.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "unpacked")
+    reason = native_reason(tmp_path / "unpacked")
+    assert "No module named 'torch'" in reason
+    assert "pip install --force-reinstall --no-deps ." in reason
+
+
 def test_leaving_the_extension_out(tmp_path):
     reason = native_reason(unpacked_wheel(tmp_path, GMA_BUILD_NATIVE="0"))
     assert "GMA_BUILD_NATIVE=0" in reason
