@@ -212,6 +212,10 @@ class Transformable(torch.autograd.Function):
 
     generate_vmap_rule = True
 
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError("gma_kernels: forward mode is only in backend='reference'; pass that")
+
 
 def _undifferentiable(backend: str, operator: Callable) -> Callable:
     """A backward operator as autograd calls it where a derivative of its own is wanted, too."""

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import gma_kernels
 from gma_kernels.backends import FEATURES, FEATURES_OF
@@ -283,3 +284,29 @@ def test_compile_and_export_with_everything(backend):
     for other in (compiled, exported):
         for got, want in zip(other(*inputs), expected):
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("dropout", [{}, {"dropout_p": 0.4, "seed": 3}, {"dropout_p": 0.4}])
+def test_checkpointing_with_everything_gives_the_same_gradients(backend, use_reentrant, dropout):
+    needs(backend, *FEATURES)
+    inputs = grouped(simple_inputs(1, 4, 5, 9), 2)
+    rows, first = [x[0].T for x in inputs[3:]], torch.tensor([[1], [0], [0], [3], [5]], dtype=torch.int32)
+    heads = [x[0].transpose(0, 1) for x in inputs[:3]]
+    offsets = [torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 5], [0, 4, 9])]
+
+    def gradients(around) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(8)
+        leaves = [x.detach().requires_grad_() for x in (*heads, *rows[:2])]
+        context, logsumexp = around(
+            lambda *x: gma_kernels.gaussian_attention_packed(
+                *x, rows[2], *offsets, first=first, return_logsumexp=True, backend=backend, **dropout
+            ),
+            *leaves,
+        )
+        (context.sin().sum() + logsumexp.masked_fill(logsumexp.isinf(), 0.0).sum()).backward()
+        return tuple(x.grad for x in leaves)
+
+    expected = gradients(lambda attend, *x: attend(*x))
+    got = gradients(lambda attend, *x: checkpoint(attend, *x, use_reentrant=use_reentrant))
+    assert all(map(torch.equal, got, expected))

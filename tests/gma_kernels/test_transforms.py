@@ -105,6 +105,13 @@ def test_forward_mode_is_right_in_the_reference_and_refused_elsewhere(backend, c
     torch.testing.assert_close(got, expected)
 
 
+def test_the_refusal_names_the_backend_that_has_forward_mode(backend):
+    if backend == "reference":
+        pytest.skip("it has")
+    with pytest.raises(RuntimeError, match=r"forward mode.*reference"):
+        torch.func.jvp(loss_of("plain", backend), tuple(INPUTS[:5]), tuple(INPUTS[:5]))
+
+
 @each_call
 def test_second_derivatives_of_the_reference(call):
     def loss(center: torch.Tensor) -> torch.Tensor:
