@@ -217,7 +217,8 @@ def test_weights_whose_digest_is_right(model, tmp_path):
         elif way == 2:
             altered[name] = altered[name].flatten()[:-1].clone()
         elif way == 3:
-            altered[name] = torch.full_like(altered[name], value if isinstance(value, float) else torch.nan)
+            number = torch.tensor(value if isinstance(value, float) else torch.nan, dtype=torch.float64)
+            altered[name] = number.to(altered[name].dtype).expand_as(altered[name]).clone()
         elif way == 4:
             altered[f"{name}.more"] = torch.zeros(1)
         tensor_file.write(folder / "model.safetensors", altered, other if way == 5 else record)
