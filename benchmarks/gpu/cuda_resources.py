@@ -73,7 +73,7 @@ def compile_kernels(capabilities: tuple[str, ...], folder: Path) -> tuple[list[C
 
 def kernel_name(function: str) -> str:
     """Of the mangled name, in which one flag, or the first of several, says whether it is for general calls."""
-    name, general = re.search(r"\d([a-z_]+)_kernel(?:\w*?ELi\d+ELb([01]))?", function).groups()
+    name, general = re.search(r"\d([a-z_]+)_kernel(?:I(?:f|NS0_\w+?E)(?:Li\d+E)?Lb([01]))?", function).groups()
     return f"{name}, general" if general == "1" else name
 
 

@@ -27,7 +27,8 @@ LANES = 32
 # cache give 128 bytes a cycle to all four schedulers, so LDSM.x4 costs 16
 HMMA_MACS, HMMA_CYCLES, PIPE_CYCLES, MUFU_CYCLES, LINE_CYCLES = 2048, 8, 2, 8, 4
 COPY = re.compile(r"LDGSTS$")
-THROUGH, AVOID = re.compile(r"PriorKind::gaussian"), re.compile(r"philox")
+AVOID = re.compile(r"philox")
+PRIORS = ("laplace", "linear", "none")  # beside the gaussian
 
 
 class Step(NamedTuple):
@@ -41,6 +42,7 @@ class Step(NamedTuple):
     copies: int  # asynchronous ones of a thread on one way round
     shared_bytes: int
     threads: int = 128
+    prior: str = "gaussian"
 
 
 class Measured(NamedTuple):
@@ -65,19 +67,30 @@ def forward_step(size: int, dtype: str = "7float16") -> Step:
 
 
 def backward_steps(size: int, dtype: str = "7float16") -> tuple[Step, Step]:
-    rows = {64: 128, 128: 64}[size]
-    shared = (2 * rows + 4 * 32) * size * 2
+    shared = (2 * 128 + 4 * 32) * size * 2
     query = Step(
         "backward_query", f"backward_query_kernelINS0_{dtype}ELi{size}ELb0ELb1E", size, 3, 3, size // 16, shared
     )
     key = Step(
         "backward_key", f"backward_key_kernelINS0_{dtype}ELi{size}ELb0ELb1E", size, 4, 2, size // 16, shared + 1856
     )
-    return query._replace(shared_bytes=shared + 24 * rows), key
+    query = query._replace(shared_bytes=shared + 24 * 128)
+    if size == 64:
+        return query, key
+    # eight warps over rows; over keys four, which exchange what they make
+    shared = 4 * 64 * size * 2 + 64 * 64 * 2 + 1856
+    key = Step("backward_key", f"backward_key_exchange_kernelINS0_{dtype}ELb0E", size, 4, 2, 16, shared)
+    return query._replace(copies=4, threads=256), key
 
 
 PLAN = {f"forward, D = {size}": (forward_step(size),) for size in (64, 128)}
 PLAN |= {f"backward, D = {size}": backward_steps(size) for size in (64, 128)}
+# the same way round with another prior
+OTHER_PRIORS = {
+    f"{name}, {prior}": tuple(step._replace(prior=prior) for step in steps)
+    for name, steps in PLAN.items()
+    for prior in PRIORS
+}
 
 
 def compile_cubins(sources: set[str], folder: Path) -> dict[str, Path]:
@@ -110,7 +123,7 @@ def compile_cubins(sources: set[str], folder: Path) -> dict[str, Path]:
 def measure(step: Step, cubin: Path) -> Measured:
     (function,) = sass.functions(cubin, step.kernel)
     graph = Graph(function.instructions)
-    way = follow(graph, main_loop(graph, TENSOR), step.copies)
+    way = follow(graph, main_loop(graph, TENSOR), step.copies, re.compile(rf"PriorKind::{step.prior}\b"))
     classes, cycles = Counter(), Counter()
     macs = 0
     for x in way:
@@ -131,10 +144,10 @@ def main_loop(graph: Graph, around: re.Pattern) -> Loop:
     return max(inner, key=lambda x: (hits[x], -len(graph.body(x))))
 
 
-def follow(graph: Graph, loop: Loop, copies: int) -> list[Instruction]:
+def follow(graph: Graph, loop: Loop, copies: int, through: re.Pattern) -> list[Instruction]:
     """The way round the loop past none of AVOID, with most products, the given number of copies (or nearly), most of
-    THROUGH, and shortest. Of inner loops, none of which such a way needs, one round is taken at most."""
-    weights = {block: weigh(graph.blocks[block]) for block in loop.blocks}
+    `through`, and shortest. Of inner loops, none of which such a way needs, one round is taken at most."""
+    weights = {block: weigh(graph.blocks[block], through) for block in loop.blocks}
     best: dict[int, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     start = weights[loop.header]
     best[loop.header] = {start[0]: (start[1:], (loop.header,))}
@@ -154,14 +167,14 @@ def follow(graph: Graph, loop: Loop, copies: int) -> list[Instruction]:
     return [x for block in path for x in graph.blocks[block]]
 
 
-def weigh(block: list[Instruction]) -> tuple[int, ...]:
+def weigh(block: list[Instruction], through: re.Pattern) -> tuple[int, ...]:
     """Copies; then what is better the larger: not to be avoided, products, to be sought, shortness."""
     texts = [" ".join(source_line(*frame) for frame in x.frames) for x in block]
     return (
         sum(bool(COPY.match(x.base)) for x in block),
         -sum(bool(AVOID.search(text)) or (x.base == "CALL" and not x.targets) for x, text in zip(block, texts)),
         sum(bool(TENSOR.match(x.base)) for x in block),
-        sum(bool(THROUGH.search(text)) for text in texts),
+        sum(bool(through.search(text)) for text in texts),
         -len(block),
     )
 
@@ -273,7 +286,7 @@ def decoding(size: int = 64, dtype: str = "7float16") -> Decoding:
         cubin = compile_cubins({"decode"}, Path(folder))["decode"]
         (function,) = sass.functions(cubin, f"decode_kernelINS0_{dtype}ELi{size}E")
     graph = Graph(function.instructions)
-    way = follow(graph, main_loop(graph, re.compile("LDG")), 0)
+    way = follow(graph, main_loop(graph, re.compile("LDG")), 0, re.compile("PriorKind::gaussian"))
     loads = [x for x in way if x.base == "LDG" and ".128" in x.opcode]
     return Decoding(len(way), loads_in_flight(way), len(loads) * LANES * 16 / 1024)
 

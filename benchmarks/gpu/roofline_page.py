@@ -4,7 +4,7 @@ python -m benchmarks.gpu.roofline_page
 """
 
 from benchmarks.gpu import roofline, sass, triton_roofline
-from benchmarks.gpu.roofline import CAPABILITY, ROOT, Decoding, Row
+from benchmarks.gpu.roofline import CAPABILITY, PLAN, PRIORS, ROOT, Decoding, Row
 
 PAGE = ROOT / "docs" / "gpu-roofline.md"
 PAGE_TEXT = """\
@@ -28,6 +28,10 @@ FlashAttention-2 with ALiBi, counted in the same way, has 6.3 and 4.7 issued for
 Instructions of each kind for one logit:
 
 {cuda_classes}
+
+Issued with another prior, as a multiple:
+
+{priors}
 
 Decoding, D = 64: {decoding.loads_before_use} loads of 16 bytes are on their way before the first is used, and
 {per_4_kib:.0f} instructions are issued for every 4 KiB of keys and values.
@@ -67,11 +71,21 @@ def class_table(found: dict[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def page(cuda: dict[str, Row], decode: Decoding, triton: dict[str, Row]) -> str:
+def prior_table(found: dict[str, Row]) -> str:
+    lines = [f"| kernel | {' | '.join(PRIORS)} |", "|---|" + "---:|" * len(PRIORS)]
+    for name in PLAN:
+        times = (found[f"{name}, {prior}"].issued / found[name].issued for prior in PRIORS)
+        lines.append(f"| {name} | {' | '.join(f'{x:.2f}' for x in times)} |")
+    return "\n".join(lines)
+
+
+def page(found: dict[str, Row], decode: Decoding, triton: dict[str, Row]) -> str:
+    cuda = {name: found[name] for name in PLAN}
     return PAGE_TEXT.format(
         capability=CAPABILITY,
         cuda_table=table(cuda),
         cuda_classes=class_table(cuda),
+        priors=prior_table(found),
         decoding=decode,
         per_4_kib=decode.issued * 4 / decode.kib,
         triton_table=table(triton),
@@ -80,7 +94,7 @@ def page(cuda: dict[str, Row], decode: Decoding, triton: dict[str, Row]) -> str:
 
 
 def main() -> None:
-    text = page(roofline.rows(), roofline.decoding(), triton_roofline.rows())
+    text = page(roofline.rows(PLAN | roofline.OTHER_PRIORS), roofline.decoding(), triton_roofline.rows())
     print(text)
     PAGE.write_text(text)
     print(f"written to {PAGE}")

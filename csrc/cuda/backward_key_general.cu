@@ -1,4 +1,4 @@
-#include "backward_key_kernel.h"
+#include "backward_key_exchange.h"
 
 namespace gma {
 namespace cuda {

@@ -42,8 +42,9 @@ GMA_DEVICE LeftExtent join(const LeftExtent& a, const LeftExtent& b) {
 // Tiles of query rows, of `groups` groups each.
 template <int groups, bool general>
 struct RowTiles {
+  static constexpr int count = groups;
   const RowGroup<general>* of_stack;
-  int group_count;
+  int rows, group_count;
 
   // Of a tile there is; rows past the last see nothing.
   __device__ __forceinline__ Extent extent(int tile) const {
@@ -83,6 +84,14 @@ struct RowTiles {
   }
 };
 
+template <int groups, bool general>
+GMA_DEVICE RowTiles<groups, general> make_row_tiles(const BackwardArguments& arguments, const Call& call,
+                                                    const Place& place) {
+  const int rows = rows_in<general>(call, place);
+  return {static_cast<const RowGroup<general>*>(arguments.groups) + place.first_group, rows,
+          (rows + group_rows - 1) / group_rows};
+}
+
 // What a tile's fragments have for columns: rows 2t, 2t + 1 of every 8.
 template <bool general>
 struct LaneColumns {
@@ -93,15 +102,17 @@ struct LaneColumns {
   __device__ __forceinline__ Curve curve(int n, int e) const {
     return {group(n).peak[at(n, e)], group(n).a[at(n, e)], group(n).b[at(n, e)]};
   }
+  __device__ __forceinline__ KeyRange keys(int n, int e) const {
+    if constexpr (general) return {group(n).begin[at(n, e)], group(n).end[at(n, e)]};
+    else return {0, group(n).end[at(n, e)]};
+  }
 };
 
-// Scores and gradients of weights, [keys, rows], become weights with dropout, but for its scale, and gradients of
-// logits. kept: see dropout.h. masks: whether some row of the tile does not see all of the block's keys. has_single:
-// whether a row's only key has a gradient, that of the logsumexp.
+// Scores, [keys, rows], become weights without dropout. hides: whether some row of the tile does not see all of the
+// keys.
 template <bool quick, bool general, int row_tiles, int tiles>
-GMA_DEVICE void differentiate(float (&weights)[row_tiles][tiles][4], float (&grads)[row_tiles][tiles][4],
-                              const LaneColumns<general>& columns, const Call& call, const uint32_t (&kept)[row_tiles],
-                              int warp_key, bool masks, bool has_single) {
+GMA_DEVICE void exponentiate(float (&weights)[row_tiles][tiles][4], const LaneColumns<general>& columns,
+                             const Call& call, int warp_key, bool hides) {
   const int first_key = warp_key + lane_index() / 4;
   with_prior(call.prior, [&](auto kind) {
 #pragma unroll
@@ -121,6 +132,36 @@ GMA_DEVICE void differentiate(float (&weights)[row_tiles][tiles][4], float (&gra
           }
       }
   });
+  if constexpr (!quick)
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int r = 0; r < row_tiles; ++r) weights[r][n][i] *= columns.group(n).factor[columns.at(n, i % 2)];
+  if (!hides) return;
+#pragma unroll
+  for (int n = 0; n < tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const KeyRange seen = columns.keys(n, e);
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int key = first_key + 16 * r + 8 * h;
+          if (key >= seen.end || (general && key < seen.begin)) weights[r][n][2 * h + e] = 0;
+        }
+    }
+}
+
+// Gradients of weights become gradients of logits, and lose what dropout makes of weights. kept: see dropout.h.
+// has_single: whether a row's only key has a gradient, that of the logsumexp.
+template <bool quick, bool general, int row_tiles, int tiles>
+GMA_DEVICE void differentiate(float (&weights)[row_tiles][tiles][4], float (&grads)[row_tiles][tiles][4],
+                              const LaneColumns<general>& columns, const Call& call, const uint32_t (&kept)[row_tiles],
+                              int warp_key, bool hides, bool has_single) {
+  const int first_key = warp_key + lane_index() / 4;
 #pragma unroll
   for (int n = 0; n < tiles; ++n)
 #pragma unroll
@@ -135,32 +176,85 @@ GMA_DEVICE void differentiate(float (&weights)[row_tiles][tiles][4], float (&gra
           if constexpr (quick) {
             grad = weight * (grad - delta);
           } else {
-            weight *= columns.group(n).factor[columns.at(n, e)];
             const bool keep = kept[r] >> (4 * n + i) & 1;
             grad = weight * ((keep ? grad * call.keep_scale : 0) - delta);
             weight = keep ? weight : 0;
           }
         }
     }
-  if (!masks) return;
+  if (!hides) return;
 #pragma unroll
   for (int n = 0; n < tiles; ++n)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int end = columns.group(n).end[columns.at(n, e)];
-      int begin = 0;
-      if constexpr (general) begin = columns.group(n).begin[columns.at(n, e)];
+      const KeyRange seen = columns.keys(n, e);
+      // the weight of the only key a row sees is 1, whatever its logit
+      const bool is_single = seen.end - seen.begin == 1 && !(general && has_single);
 #pragma unroll
       for (int r = 0; r < row_tiles; ++r)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int key = first_key + 16 * r + 8 * h;
-          const bool hidden = key >= end || (general && key < begin);
-          if (hidden) weights[r][n][2 * h + e] = 0;
-          // the weight of the only key a row sees is 1, whatever its logit
-          if (hidden || (end - begin == 1 && !(general && has_single))) grads[r][n][2 * h + e] = 0;
+          if (key >= seen.end || (general && key < seen.begin) || is_single) grads[r][n][2 * h + e] = 0;
         }
     }
+}
+
+// The rows of a tile; one that sees nothing may hold anything.
+template <class Tiles, class Copy, class scalar>
+GMA_DEVICE void load_rows(const Tiles& stack, int tile, Copy& copy, scalar* to) {
+  constexpr int step = Tiles::count * group_rows;
+  if (stack.extent(tile).all_end > 0) return copy.load(to, step);
+  copy.load_wanted(to, [&](int at) {
+    const int row = tile * step + at;
+    return row < stack.rows && stack.of_stack[row / group_rows].end[row % group_rows] > 0;
+  });
+}
+
+// Groups past the last become zeros.
+template <int threads, class Tiles, class Group>
+GMA_DEVICE void load_groups(const Tiles& stack, int tile, Group* to) {
+  constexpr int count = Tiles::count, chunks = count * static_cast<int>(sizeof(Group)) / 16;
+  for (int chunk = static_cast<int>(threadIdx.x); chunk < chunks; chunk += threads) {
+    const bool is_there = tile * count + chunk * count / chunks < stack.group_count;
+    copy_async(reinterpret_cast<char*>(to) + chunk * 16,
+               reinterpret_cast<const char*>(stack.of_stack + (is_there ? tile * count : 0)) + chunk * 16,
+               is_there ? 16 : 0);
+  }
+}
+
+// Whether some of `count` rows do not see all of a warp's keys.
+template <bool general, int count>
+GMA_DEVICE bool some_hide(const RowGroup<general>* groups, int warp_key, int warp_keys) {
+  bool hide = false;
+#pragma unroll
+  for (int i = 0; i < count / group_rows; ++i) {
+    hide |= groups[i].extent.all_end < warp_key + warp_keys;
+    if constexpr (general) hide |= groups[i].left.all_begin > warp_key;
+  }
+  return hide;
+}
+
+template <class scalar, bool general, int row_tiles, int tiles>
+GMA_DEVICE void store_key_gradients(float (&grad_key)[row_tiles][tiles][4], float (&grad_value)[row_tiles][tiles][4],
+                                    const BackwardArguments& arguments, const Place& place, int warp_key,
+                                    int first_column) {
+  const Call& call = arguments.call;
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        grad_key[r][n][i] *= call.scale;
+        grad_value[r][n][i] *= call.keep_scale;
+      }
+    const int first = warp_key + r * fragment_rows;
+    store_fragment<scalar, 8 * tiles>(grad_key[r], keys_of<scalar>(arguments.grad_key, place), first,
+                                      keys_in<general>(call, place), first_column);
+    store_fragment<scalar, 8 * tiles>(grad_value[r], keys_of<scalar>(arguments.grad_value, place), first,
+                                      keys_in<general>(call, place), first_column);
+  }
 }
 
 template <class scalar, int head_tile, bool general, bool quick>
@@ -183,36 +277,16 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile, general, quick>::thre
   Group* const tile_groups = reinterpret_cast<Group*>(value + S::keys * head_tile);
   const int warp_offset = warp_index() * S::warp_keys * head_tile;
 
-  const int group_count = (rows_in<general>(call, place) + group_rows - 1) / group_rows;
-  const RowTiles<S::groups, general> stack{static_cast<const Group*>(arguments.groups) + place.first_group,
-                                           group_count};
-  const StackRows<scalar> query_rows = rows_of<scalar>(arguments.query, place);
-  const StackRows<scalar> grad_rows = rows_of<scalar>(arguments.grad_context, place);
+  const RowTiles<S::groups, general> stack = make_row_tiles<S::groups, general>(arguments, call, place);
   int begin, end;
   stack.bounds({first_key, first_key + S::keys}, begin, end);
   using RowCopy = TileCopy<scalar, head_tile, step, S::threads, general>;
-  RowCopy query_copy(query_rows, begin * step), grad_copy(grad_rows, begin * step);
+  RowCopy query_copy(rows_of<scalar>(arguments.query, place), begin * step);
+  RowCopy grad_copy(rows_of<scalar>(arguments.grad_context, place), begin * step);
   const auto load_tile = [&](int tile, int stage) {
-    if (stack.extent(tile).all_end > 0) {
-      query_copy.load(queries + stage * tile_elements, step);
-      grad_copy.load(grad_contexts + stage * tile_elements, step);
-    } else {
-      // a row that sees nothing may hold anything
-      const auto sees = [&](int at) {
-        const int row = tile * step + at;
-        return row < rows_in<general>(call, place) && stack.of_stack[row / group_rows].end[row % group_rows] > 0;
-      };
-      query_copy.load_wanted(queries + stage * tile_elements, sees);
-      grad_copy.load_wanted(grad_contexts + stage * tile_elements, sees);
-    }
-    constexpr int chunks = S::groups * static_cast<int>(sizeof(Group)) / 16;
-    const int chunk = static_cast<int>(threadIdx.x), group = tile * S::groups + chunk * S::groups / chunks;
-    static_assert(chunks <= S::threads);
-    const bool is_there = group < group_count;
-    if (chunk < chunks)
-      copy_async(reinterpret_cast<char*>(tile_groups + stage * S::groups) + chunk * 16,
-                 reinterpret_cast<const char*>(stack.of_stack + (is_there ? tile * S::groups : 0)) + chunk * 16,
-                 is_there ? 16 : 0);
+    load_rows(stack, tile, query_copy, queries + stage * tile_elements);
+    load_rows(stack, tile, grad_copy, grad_contexts + stage * tile_elements);
+    load_groups<S::threads>(stack, tile, tile_groups + stage * S::groups);
   };
 
   float grad_key[row_tiles][columns / 8][4], grad_value[row_tiles][columns / 8][4];
@@ -241,13 +315,11 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile, general, quick>::thre
 #pragma unroll
       for (int i = 1; i < S::part / group_rows; ++i) extent = join(extent, groups[i].extent);
       if (extent.any_end <= warp_key) continue;
-      bool masks = extent.all_end < warp_key + S::warp_keys;
       if constexpr (general) {
         LeftExtent left = groups[0].left;
 #pragma unroll
         for (int i = 1; i < S::part / group_rows; ++i) left = join(left, groups[i].left);
         if (left.any_begin >= warp_key + S::warp_keys) continue;
-        masks |= left.all_begin > warp_key;
       }
       [[maybe_unused]] uint32_t kept[row_tiles] = {};
       if constexpr (!quick)
@@ -261,7 +333,10 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile, general, quick>::thre
       multiply_transposed<scalar, head_tile, S::part>(weights, left_key, query);
       set_all(grads, 0);
       multiply_transposed<scalar, head_tile, S::part>(grads, left_value, grad_context);
-      differentiate<quick>(weights, grads, LaneColumns<general>{groups}, call, kept, warp_key, masks,
+      const LaneColumns<general> row_columns{groups};
+      const bool hides = some_hide<general, S::part>(groups, warp_key, S::warp_keys);
+      exponentiate<quick>(weights, row_columns, call, warp_key, hides);
+      differentiate<quick>(weights, grads, row_columns, call, kept, warp_key, hides,
                            arguments.grad_logsumexp.data != nullptr);
       multiply_onto<scalar, head_tile, S::part, columns>(grad_value, weights, grad_context, first_column);
       multiply_onto<scalar, head_tile, S::part, columns>(grad_key, grads, query, first_column);
@@ -273,34 +348,9 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile, general, quick>::thre
     }
   }
 
-#pragma unroll
-  for (int r = 0; r < row_tiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < columns / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        grad_key[r][n][i] *= call.scale;
-        grad_value[r][n][i] *= call.keep_scale;
-      }
-    const int first = warp_key + r * fragment_rows;
-    store_fragment<scalar, columns>(grad_key[r], keys_of<scalar>(arguments.grad_key, place), first,
-                                    keys_in<general>(call, place), first_column);
-    store_fragment<scalar, columns>(grad_value[r], keys_of<scalar>(arguments.grad_value, place), first,
-                                    keys_in<general>(call, place), first_column);
-  }
+  store_key_gradients<scalar, general>(grad_key, grad_value, arguments, place, warp_key, first_column);
 }
 
 }  // namespace
-
-template <bool general>
-std::string backward_over_keys(const BackwardParams& p, const BackwardArguments& arguments, void* stream) {
-  return with_quickness(p, [&](auto instance, auto quick) {
-    using I = decltype(instance);
-    using S = Sizes<typename I::scalar, I::head_tile, general, quick()>;
-    return launch("backward over keys", backward_key_kernel<typename I::scalar, I::head_tile, general, quick()>,
-                  count_blocks(p, Of::keys, S::keys, S::parts), S::threads, S::shared_bytes, stream, arguments);
-  });
-}
-
 }  // namespace cuda
 }  // namespace gma

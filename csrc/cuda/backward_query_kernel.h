@@ -26,7 +26,9 @@ namespace {
 template <class scalar, int head_tile, bool general, bool quick>
 struct Sizes {
   static constexpr bool is_wide = sizeof(scalar) == 4;
-  static constexpr int row_tiles = quick && head_tile <= 64 ? 2 : 1, warps = is_wide && head_tile > 128 ? 2 : 4;
+  // heads of 128 columns take a block's shared memory so that few fit: the more warps share its tiles of keys
+  static constexpr int warps = is_wide && head_tile > 128 ? 2 : quick && !general && head_tile == 128 ? 8 : 4;
+  static constexpr int row_tiles = quick && head_tile <= 64 ? 2 : 1;
   static constexpr int warp_rows = row_tiles * fragment_rows, rows = warps * warp_rows, threads = warps * 32;
   static constexpr int keys = head_tile <= (is_wide ? 64 : 128) ? 32 : 16;
   // where a warp has few rows, what is read of them weighs most

@@ -42,9 +42,10 @@ GMA_DEVICE int right_offset() {
 template <class scalar, int head_tile, int row_tiles>
 struct SharedRows {
   const scalar* rows;
+  int first = 0;  // its elements before the warp's; so tiles at constant addresses share what is added to them
 
   __device__ __forceinline__ void get(uint32_t (&a)[4], int tile, int k) const {
-    load_matrices(a, rows + tile * fragment_rows * head_tile + (left_offset<scalar, head_tile>() ^ k));
+    load_matrices(a, rows + tile * fragment_rows * head_tile + ((left_offset<scalar, head_tile>() + first) ^ k));
   }
 };
 
@@ -66,12 +67,13 @@ struct ResidentRows {
   }
 };
 
-// product += left right^T; left: row_tiles times [16, head_tile], right: [columns, head_tile] in shared memory
+// product += left right^T; left: row_tiles times [16, head_tile], right: [columns, head_tile] in shared memory, after
+// `first` elements, none of them in float32
 template <class scalar, int head_tile, int columns, int row_tiles, class Left>
-GMA_DEVICE void multiply_transposed(float (&product)[row_tiles][columns / 8][4], const Left& left,
-                                    const scalar* right) {
+GMA_DEVICE void multiply_transposed(float (&product)[row_tiles][columns / 8][4], const Left& left, const scalar* right,
+                                    int first = 0) {
   if constexpr (sizeof(scalar) == 2) {
-    const int offset = right_offset<scalar, head_tile>();
+    const int offset = right_offset<scalar, head_tile>() + first;
 #pragma unroll
     for (int k = 0; k < head_tile; k += 16) {
       uint32_t a[row_tiles][4];
@@ -113,32 +115,49 @@ GMA_DEVICE void multiply_transposed(float (&product)[row_tiles][columns / 8][4],
   }
 }
 
+// sum += left right of 16-bit elements; left: row_tiles times [16, depth], right: as below
+template <class scalar, int head_tile, int depth, int columns, int row_tiles, class Left>
+GMA_DEVICE void multiply_left_onto(float (&sum)[row_tiles][columns / 8][4], const Left& left, const scalar* right,
+                                   int first_column) {
+  const int offset = left_offset<scalar, head_tile>() ^ first_column;
+#pragma unroll
+  for (int k = 0; k < depth; k += 16) {
+    uint32_t a[row_tiles][4];
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r) left.get(a[r], r, k);
+#pragma unroll
+    for (int n = 0; n < columns; n += 16) {
+      uint32_t b[4];
+      load_matrices_transposed(b, right + k * head_tile + (offset ^ n));
+#pragma unroll
+      for (int r = 0; r < row_tiles; ++r) {
+        multiply_add<scalar>(sum[r][n / 8], a[r], b[0], b[1]);
+        multiply_add<scalar>(sum[r][n / 8 + 1], a[r], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Left operands in registers, rounded to scalar when they are read.
+template <class scalar, int depth, int row_tiles>
+struct RoundedRows {
+  const float (&x)[row_tiles][depth / 8][4];
+
+  __device__ __forceinline__ void get(uint32_t (&a)[4], int tile, int k) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      a[i] = pack<scalar>(x[tile][k / 8 + i / 2][i % 2 * 2], x[tile][k / 8 + i / 2][i % 2 * 2 + 1]);
+  }
+};
+
 // sum += left right; left: row_tiles times [16, depth] in registers, rounded to scalar; right: columns first_column ..
 // first_column + columns of [depth, head_tile] in shared memory
 template <class scalar, int head_tile, int depth, int columns, int row_tiles>
 GMA_DEVICE void multiply_onto(float (&sum)[row_tiles][columns / 8][4], const float (&left)[row_tiles][depth / 8][4],
                               const scalar* right, int first_column = 0) {
   if constexpr (sizeof(scalar) == 2) {
-    const int offset = left_offset<scalar, head_tile>() ^ first_column;
-#pragma unroll
-    for (int k = 0; k < depth / 8; k += 2) {
-      uint32_t a[row_tiles][4];
-#pragma unroll
-      for (int r = 0; r < row_tiles; ++r)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[r][i] = pack<scalar>(left[r][k + i / 2][i % 2 * 2], left[r][k + i / 2][i % 2 * 2 + 1]);
-#pragma unroll
-      for (int n = 0; n < columns; n += 16) {
-        uint32_t b[4];
-        load_matrices_transposed(b, right + 8 * k * head_tile + (offset ^ n));
-#pragma unroll
-        for (int r = 0; r < row_tiles; ++r) {
-          multiply_add<scalar>(sum[r][n / 8], a[r], b[0], b[1]);
-          multiply_add<scalar>(sum[r][n / 8 + 1], a[r], b[2], b[3]);
-        }
-      }
-    }
+    multiply_left_onto<scalar, head_tile, depth, columns>(sum, RoundedRows<scalar, depth, row_tiles>{left}, right,
+                                                          first_column);
   } else {
     const int lane = lane_index(), t = lane % 4;
     // what is left of Tile::offset where rows are constants: columns 2t, 2t + 1 of an even row and of an odd one

@@ -80,12 +80,11 @@ def draw_features(seed: int, largest_head: int = 256) -> FeatureCase:
     pick = random.Random(f"emulated features {seed}")
     case = FeatureCase.draw(seed, dtype=DTYPES[seed % 3])
     size, value_size = (pick.choice([x for x in HEAD_SIZES if x <= largest_head]) for _ in range(2))
-    rows = pick.choice((1, 1, 2, 4, 9, 17, 40))
+    rows = pick.choice((1, 1, 1, 1, 2, 4, 9, 17, 40))
     if max(size, value_size) > 128 or case.case.heads > 4:  # slow: few rows
         rows = min(rows, 9)
-    lengths = tuple(
-        (pick.choice((0, 1, 3, rows, 2 * rows)), pick.choice((0, 5, 33, 64, 140))) for _ in range(len(case.lengths))
-    )
+    some_rows = pick.choice(((0, 1), (0, 1, 3, rows, 2 * rows)))
+    lengths = tuple((pick.choice(some_rows), pick.choice((0, 5, 33, 64, 140))) for _ in case.lengths)
     sizes = {"batch": min(case.case.batch, 2), "rows": rows, "keys": pick.choice(FEATURE_KEYS)}
     scale = pick.choice((None, None, 2 * size**-0.5, -(size**-0.5)))
     changed = dataclasses.replace(case.case, size=size, value_size=value_size, scale=scale, **sizes)

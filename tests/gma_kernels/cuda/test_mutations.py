@@ -18,6 +18,7 @@ class Mutation(NamedTuple):
     file: str
     old: str
     new: str
+    head: int = HEAD  # up to how many columns heads have
 
 
 MUTATIONS = {
@@ -88,6 +89,21 @@ MUTATIONS = {
     "parts are not brought to one maximum": Mutation(
         "split.cu", "weighs ? exp2_fast(maximum - largest)", "weighs ? 1.0f"
     ),
+    "weights are exchanged without a barrier": Mutation(
+        "backward_key_exchange.h",
+        "    wait_for_copies<0>();\n    __syncthreads();\n    set_all(grads, 0);",
+        "    wait_for_copies<0>();\n    set_all(grads, 0);",
+        128,
+    ),
+    "weights are replaced before all have used them": Mutation(
+        "backward_key_exchange.h",
+        "    __syncthreads();\n    leave<scalar, step>(grads",
+        "    leave<scalar, step>(grads",
+        128,
+    ),
+    "the other half of the rows is exchanged": Mutation(
+        "backward_key_exchange.h", "(grads, own, half * S::part);", "(grads, own, 0);", 128
+    ),
     "a window begins one key too early": Mutation("rows.h", "e < seen.begin", "e + 1 < seen.begin"),
     "a window is not looked at in decoding": Mutation(
         "decode_kernel.h", "seen.begin > part ? seen.begin", "false ? part"
@@ -103,9 +119,14 @@ MUTATIONS = {
     "the peak is sought left of the window": Mutation("rows.h", "keys.end, keys.begin);", "keys.end, 0);"),
     "weights left of a window are not written": Mutation("weights.cu", "tiles > 0 && key < begin;", "false;"),
     "weights are written left of a row's window": Mutation("weights.cu", "row_keys.begin <= key", "0 <= key"),
-    "keys left of a window get gradients": Mutation("backward_key_kernel.h", "key < begin)", "key + 1 < begin)"),
+    "keys left of a window get gradients": Mutation(
+        "backward_key_kernel.h", "key < seen.begin) || is_single", "key + 1 < seen.begin) || is_single"
+    ),
+    "keys left of a window get weights": Mutation(
+        "backward_key_kernel.h", "key < seen.begin)) weights", "false)) weights"
+    ),
     "tiles of keys left of some windows are not masked": Mutation(
-        "backward_key_kernel.h", "masks |= left.all_begin > warp_key;", ""
+        "backward_key_kernel.h", "hide |= groups[i].left.all_begin > warp_key;", ""
     ),
     "tiles of rows are taken for right of the keys": Mutation(
         "backward_key_kernel.h", ".any_begin < keys.end", ".any_begin + 40 < keys.end"
@@ -161,11 +182,11 @@ def clean(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("clean")
     shutil.copytree(ROOT / "csrc", folder / "csrc")
     for flavour in ("plain", "address", "thread"):
-        build("runner", flavour, HEAD, kernels=folder / "csrc/cuda", out=folder / flavour)
+        build("runner", flavour, HEAD, kernels=folder / "csrc/cuda", out=folder / f"{flavour}-{HEAD}")
     return folder
 
 
-def who_notices(folder: Path) -> str | None:
+def who_notices(folder: Path, head: int = HEAD) -> str | None:
     """The first rung that finds something wrong: numbers, the emulator, or a sanitizer."""
     for flavour, order, seeds in (
         ("plain", "forward", range(30)),
@@ -174,11 +195,12 @@ def who_notices(folder: Path) -> str | None:
         ("address", "forward", range(12)),
         ("thread", "forward", range(12)),
     ):
-        program = build("runner", flavour, HEAD, kernels=folder / "csrc/cuda", out=folder / flavour)
+        program = build("runner", flavour, head, kernels=folder / "csrc/cuda", out=folder / f"{flavour}-{head}")
+        more = range(len(seeds) * 3)
         try:
-            if failures([draw(seed, HEAD) for seed in seeds], program, order=order, threads=2):
+            if failures([draw(seed, head) for seed in seeds], program, order=order, threads=2):
                 return f"numbers, order {order}"
-            if feature_failures([draw_features(seed, HEAD) for seed in seeds], program, order=order, threads=2):
+            if feature_failures([draw_features(seed, head) for seed in more], program, order=order, threads=2):
                 return f"numbers with features, order {order}"
         except RuntimeError as error:
             return str(error).partition(":")[0]
@@ -193,11 +215,11 @@ def test_without_a_mutation_nothing_is_noticed(clean):
 def test_mutations_are_noticed(name, clean, tmp_path):
     mutant = tmp_path / "mutant"
     shutil.copytree(clean, mutant)
-    file, old, new = MUTATIONS[name]
+    file, old, new, head = MUTATIONS[name]
     path = mutant / "csrc/cuda" / file
     text = path.read_text()
     assert old in text, f"{file} no longer contains {old!r}"
     path.write_text(text.replace(old, new, 1))
-    by = who_notices(mutant)
+    by = who_notices(mutant, head)
     print(f"{name}: {by}")
     assert by is not None
