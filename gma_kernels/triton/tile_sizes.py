@@ -54,8 +54,11 @@ CHOICES |= {
     ("weights", columns, low): tiles for (kernel, columns, low), tiles in CHOICES.items() if kernel == "forward"
 }
 CHOICES |= {("weights", 64, True): (Tile(64, 32, 4, 3),), ("weights", 128, True): (Tile(64, 32, 8, 2),)}
-# where the above would spill, or leave wgmma or tcgen05 unused: by major compute capability
+# where the above would spill, or leave wgmma or tcgen05 unused: by `part_of`
 ON_PART: dict[tuple[int, str, int, bool], tuple[Tile, ...]] = {
+    (0, "forward", 128, True): (Tile(64, 32, 8, 2), Tile(128, 32, 8, 2)),
+    (0, "backward_keys", 64, True): (Tile(32, 32, 4, 1), Tile(32, 64, 4, 2)),
+    (0, "backward_keys", 128, True): (Tile(32, 32, 8, 2), Tile(32, 64, 8, 2)),
     (9, "backward_keys", 64, True): (Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
     (9, "backward_keys", 128, True): (Tile(32, 64, 4, 2), Tile(64, 64, 8, 2)),
     (10, "backward_rows", 128, True): (Tile(64, 32, 4, 2), Tile(32, 64, 4, 1)),
@@ -92,8 +95,10 @@ def bucket(length: int) -> int:
 
 @functools.cache
 def part_of(device: torch.device) -> int:
-    """The major compute capability, 0 for what is not NVIDIA's."""
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" and torch.version.hip is None else 0
+    """The major compute capability, 0 for AMD's parts, 8 for the interpreter."""
+    if device.type != "cuda":
+        return 8
+    return torch.cuda.get_device_capability(device)[0] if torch.version.hip is None else 0
 
 
 def candidates(

@@ -333,7 +333,7 @@ def test_autotuning_keeps_the_fastest_tile_of_each_kind(monkeypatch):
 def test_tiles_fit_the_sequence_and_the_fixed_choice_comes_first():
     for kernel, columns, half in tile_sizes.CHOICES:
         for rows in (1, 17, 64, 1000):
-            found = tile_sizes.candidates(kernel, columns, 2 if half else 4, rows, rows, False, False, 0)
+            found = tile_sizes.candidates(kernel, columns, 2 if half else 4, rows, rows, False, False, 8)
             fixed = tile_sizes.CHOICES[kernel, columns, half][0]
             assert found[0] == fixed._replace(rows=found[0].rows, keys=found[0].keys)
             assert found[0].keys == (
