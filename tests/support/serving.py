@@ -103,7 +103,7 @@ class Replicas:
             [sys.executable, "-c", _PARENT, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._parent.stdout.readline() == "ready\n"
-        self._ports = [_held_port() for _ in range(count)]
+        self._ports = [held_port() for _ in range(count)]
         self._running = [self._start(which) for which in range(count)]
 
     @property
@@ -137,7 +137,7 @@ class Replicas:
         return int(self._parent.stdout.readline())
 
 
-def _held_port() -> socket.socket:
+def held_port() -> socket.socket:
     """Bound to a port at which others may listen, so that no connection gets it while nobody does."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
