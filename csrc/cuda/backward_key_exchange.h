@@ -78,17 +78,14 @@ __global__ void __launch_bounds__(Exchange<scalar, general>::threads, 2)
   stack.bounds({first_key, first_key + S::keys}, begin, end);
   using RowCopy = TileCopy<scalar, head_tile, step, S::threads, general>;
   const auto load_next = [&](int tile) {
-    // registers are scarce
-    Place same = place;
-    same.head = made_anew(place.head);
     if (tile < end) {
-      RowCopy copy(rows_of<scalar>(arguments.query, same), tile * step);
+      RowCopy copy(rows_of<scalar>(arguments.query, place), tile * step);
       load_rows(stack, tile, copy, query);
       load_groups<S::threads>(stack, tile, groups);
     }
     commit_copies();
     if (tile < end) {
-      RowCopy copy(rows_of<scalar>(arguments.grad_context, same), tile * step);
+      RowCopy copy(rows_of<scalar>(arguments.grad_context, place), tile * step);
       load_rows(stack, tile, copy, grad_context);
     }
     commit_copies();

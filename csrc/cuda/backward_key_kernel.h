@@ -215,7 +215,7 @@ GMA_DEVICE void load_rows(const Tiles& stack, int tile, Copy& copy, scalar* to) 
 template <int threads, class Tiles, class Group>
 GMA_DEVICE void load_groups(const Tiles& stack, int tile, Group* to) {
   constexpr int count = Tiles::count, chunks = count * static_cast<int>(sizeof(Group)) / 16;
-  for (int chunk = static_cast<int>(threadIdx.x); chunk < chunks; chunk += threads) {
+  for (int chunk = made_anew(static_cast<int>(threadIdx.x)); chunk < chunks; chunk += threads) {
     const bool is_there = tile * count + chunk * count / chunks < stack.group_count;
     copy_async(reinterpret_cast<char*>(to) + chunk * 16,
                reinterpret_cast<const char*>(stack.of_stack + (is_there ? tile * count : 0)) + chunk * 16,

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile, general, is_long, dro
   if (begin < end) {
     TileCopy<scalar, head_tile, S::rows, S::threads, general>(rows_of<scalar>(arguments.query, place), first_row)
         .load(query, rows_in<general>(call, place) - first_row);
-    key_copy.load(keys, end - begin, general ? seen.begin - begin : 0);
+    key_copy.load(keys, end - begin);
   }
   commit_copies();
   wait_for_copies<0>();

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Sizes<scalar, head_tile>::threads, 2) weights_
   const auto load_tile = [&](int turn) {
     const int first_key = begin + turn % tiles * step;
     TileCopy<scalar, head_tile, step, S::threads>(key_rows, first_key)
-        .load(keys + turn % 2 * tile_elements, seen.end - first_key, seen.begin - first_key);
+        .load(keys + turn % 2 * tile_elements, seen.end - first_key);
   };
   if (tiles > 0) {
     TileCopy<scalar, head_tile, S::rows, S::threads, true>(rows_of<scalar>(arguments.query, place), first_row)

@@ -109,16 +109,13 @@ MUTATIONS = {
         "decode_kernel.h", "seen.begin > part ? seen.begin", "false ? part"
     ),
     "tiles of a part begin where its rows do": Mutation("forward_kernel.h", "is_long ? 8 : step", "8"),
-    "keys left of all windows are read": Mutation("forward_kernel.h", "general ? seen.begin - begin : 0", "0"),
     "values left of all windows are read": Mutation("forward_kernel.h", "general ? seen.begin - first_key : 0", "0"),
     "the backward reads keys left of all windows": Mutation(
         "backward_query_kernel.h", "general ? seen.begin - first_key : 0", "0"
     ),
-    "the weights read keys left of all windows": Mutation("weights.cu", ", seen.begin - first_key);", ");"),
     "warps left of their windows go wrong": Mutation("rows.h", "> any.begin;", "> any.begin + 8;"),
     "the peak is sought left of the window": Mutation("rows.h", "keys.end, keys.begin);", "keys.end, 0);"),
     "weights left of a window are not written": Mutation("weights.cu", "tiles > 0 && key < begin;", "false;"),
-    "weights are written left of a row's window": Mutation("weights.cu", "row_keys.begin <= key", "0 <= key"),
     "keys left of a window get gradients": Mutation(
         "backward_key_kernel.h", "key < seen.begin) || is_single", "key + 1 < seen.begin) || is_single"
     ),
