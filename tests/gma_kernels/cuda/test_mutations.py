@@ -123,7 +123,7 @@ MUTATIONS = {
         "backward_key_kernel.h", "key < seen.begin)) weights", "false)) weights"
     ),
     "tiles of keys left of some windows are not masked": Mutation(
-        "backward_key_kernel.h", "hide |= groups[i].left.all_begin > warp_key;", ""
+        "backward_key_kernel.h", "hide |= groups[i].left.all_begin > warp_key;", ";"
     ),
     "tiles of rows are taken for right of the keys": Mutation(
         "backward_key_kernel.h", ".any_begin < keys.end", ".any_begin + 40 < keys.end"
