@@ -10,7 +10,7 @@ from benchmarks.suites.interleave import interleaved
 from gma.config.settings import AttentionSettings, ModelSettings
 from gma.corpus.batches import Batch, BatchPlan, collate
 from gma.model.transformer import Transformer
-from gma.policies import OfflineCrossAttention, Source
+from gma.policies import OfflineCrossAttention
 from gma.text.vocabulary import PAD
 
 TOKENS = 2048
@@ -19,13 +19,10 @@ TOKENS = 2048
 class PlainCrossAttention(OfflineCrossAttention):
     """torch's fused attention, with no prior, no truncation and no mask over the padding: the least there can be."""
 
-    def forward(self, hidden, states, source_lengths, delta=None, shared=None):
-        query = self.query(hidden)
-        memory = self.project(states)
-        key, value = (part.transpose(1, 2) for part in memory)
+    def attend(self, query, memory, alignment):
+        key, value = (part.transpose(1, 2) for part in memory.parts)
         context = scaled_dot_product_attention(self.split_heads(query), key, value)
-        source = Source(source_lengths, source_lengths, memory.__getitem__)
-        return self.output(context.transpose(1, 2).flatten(2)), self.align(query, source)
+        return self.output(context.transpose(1, 2).flatten(2))
 
 
 @pytest.fixture(scope="module")
