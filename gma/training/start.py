@@ -21,8 +21,7 @@ SHAPELESS = {"preset", "dropout", "attention_dropout"}
 
 def tokenizer_to_use(config: Config) -> Tokenizer | None:
     """The tokenizer of the model that training starts from; None where one is learned from the text."""
-    name = config.training.start_from
-    return directory.load(name).tokenizer if name else None
+    return _load(config).tokenizer if config.training.start_from else None
 
 
 def starting_model(config: Config, corpus: Path) -> Loaded | None:
@@ -30,6 +29,19 @@ def starting_model(config: Config, corpus: Path) -> Loaded | None:
     name = config.training.start_from
     if not name:
         return None
+    loaded = _load(config)
+    tokenizers = [folder / TOKENIZER for folder in (directory.find(name), corpus)]
+    if len({fingerprint(path.read_bytes()) for path in tokenizers}) > 1:
+        raise UserError(
+            f"{corpus} was not prepared with the tokenizer of training.start_from = {name!r}; run `gma prepare` with "
+            "this setting, or choose another data.folder"
+        )
+    return loaded
+
+
+def _load(config: Config) -> Loaded:
+    """The model, whose sizes are looked at before a long text is prepared for it."""
+    name = config.training.start_from
     loaded = directory.load(name)
     for key in ModelSettings.model_fields.keys() - SHAPELESS:
         given, found = getattr(config.model, key), getattr(loaded.config.model, key)
@@ -38,12 +50,6 @@ def starting_model(config: Config, corpus: Path) -> Loaded | None:
                 f"model.{key} = {given!r}: the model of training.start_from = {name!r} has {found!r}; expected the "
                 f"same: write {key} = {found!r}"
             )
-    tokenizers = [folder / TOKENIZER for folder in (directory.find(name), corpus)]
-    if len({fingerprint(path.read_bytes()) for path in tokenizers}) > 1:
-        raise UserError(
-            f"{corpus} was not prepared with the tokenizer of training.start_from = {name!r}; run `gma prepare` with "
-            "this setting, or choose another data.folder"
-        )
     return loaded
 
 

@@ -68,7 +68,8 @@ def test_a_resumed_run_does_not_start_again(tmp_path, model):
 
 
 def test_the_command_prepares_with_the_models_tokenizer(tmp_path, model, monkeypatch):
-    settings = tiny_run.settings(tmp_path / "corpus", *OTHER, f"training.start_from={model}")
+    start = [f"training.start_from={model}", "model.embeddings=separate"]
+    settings = tiny_run.settings(tmp_path / "corpus", *OTHER, *start)
     assert tiny_model.command(monkeypatch, "prepare", *settings) == 0
     assert (tmp_path / "corpus" / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
 
@@ -85,6 +86,8 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path, model, setting, message)
     with pytest.raises(UserError, match=message):
         start(tmp_path, model, setting)
     assert not (tmp_path / "run" / "model.safetensors").exists()
+    # before a text that may be long is prepared
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_a_corpus_with_another_tokenizer_is_refused(tmp_path, model):
